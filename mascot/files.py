@@ -1,0 +1,85 @@
+"""Reading and writing files so that a half-written one is never seen.
+
+Every writer fills a hidden neighbour first and renames it when complete. A failure (full disk, read-only folder) removes the
+neighbour, leaves what was there before, and becomes an `OutputError` that names the path.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from mascot.errors import DataError, OutputError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Yield a temporary neighbour of `path`, for a file or a folder; rename it to `path` when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        if temporary.is_dir() and path.is_dir():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    except (OSError, pl.exceptions.ComputeError) as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error}). Free some disk space or make the folder writable, then run again; nothing partial was left."
+        ) from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def write_parquet(frame: pl.DataFrame, path: Path) -> None:
+    with writing(path) as temporary:
+        frame.write_parquet(temporary, compression="zstd")
+
+
+def read_parquet(path: Path, made_by: str) -> pl.DataFrame:
+    """Read a pipeline artifact; `made_by` names the stage that a missing or broken file should send the user to."""
+    try:
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path}: cannot be read ({error}). Run `dvc repro {made_by}`, or `dvc pull` it.") from error
+
+
+def write_json(value: Any, path: Path) -> None:
+    """Write JSON that is the same for the same value: keys sorted, floats to 6 decimals, NaN refused."""
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(_rounded(value), indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def content_hash(value: Any) -> str:
+    """The sha256 of a JSON-like value in canonical form."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_hash(folder: Path) -> str:
+    """The sha256 over the names and contents of all files below `folder`."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return content_hash([[name, file_hash(folder / name)] for name in names])

@@ -1,0 +1,52 @@
+"""Reading `params.yaml`, one section at a time.
+
+Each stage has its own typed model of its own section, in its own file, so that a new knob of one stage makes no other stage stale.
+What several stages share, the maps that DVC's `foreach` runs over, is here.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from mascot.errors import ConfigurationError
+from mascot.yamlfiles import Strict, check, read_yaml
+
+PARAMS = Path("params.yaml")
+
+T = TypeVar("T")
+
+
+class Speaker(Strict):
+    """One entry of `speakers`: an instance of every per-speaker stage. Its key is `<domain>-<persona>`."""
+
+    domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    persona: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+
+    @property
+    def persona_file(self) -> Path:
+        return Path("data/personas") / self.domain / f"{self.persona}.yaml"
+
+    @property
+    def rubric_file(self) -> Path:
+        return Path("data/rubrics") / f"{self.domain}.yaml"
+
+    def artifact(self, folder: str, suffix: str = "") -> Path:
+        """Where a stage keeps what belongs to this speaker: `<folder>/<domain>/<persona><suffix>`."""
+        return Path(folder) / self.domain / f"{self.persona}{suffix}"
+
+
+def read_section(kind: type[T] | Any, *keys: str) -> T:
+    """Read and check one section of `params.yaml`: `read_section(Params, "pairs")`, `read_section(Speaker, "speakers", key)`.
+
+    Raises:
+        ConfigurationError: the file, the section or a key in it is missing, unknown or of a wrong value.
+    """
+    value = read_yaml(PARAMS)
+    for depth, key in enumerate(keys):
+        if not isinstance(value, dict) or key not in value:
+            where = ".".join(keys[:depth]) or "the file"
+            there = f" It has: {', '.join(map(str, value))}." if isinstance(value, dict) else ""
+            raise ConfigurationError(f"{PARAMS}: `{key}` is not in {where}.{there}")
+        value = value[key]
+    return check(value, kind, f"{PARAMS}: {'.'.join(keys)}")

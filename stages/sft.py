@@ -1,0 +1,60 @@
+"""Fine-tune a LoRA adapter on a persona's written replies: models/sft/<domain>/<persona>.
+
+Second-hand sources say that the paper's candidates come from such a policy; its SFT settings are unpublished and these are ours.
+The adapter is the start of the embedded profiles' candidates and GRPO, and the SFT baseline.
+
+    python -m stages sft support-anchor
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from mascot.dialogue.render import speaker_messages
+from mascot.errors import ConfigurationError
+from mascot.files import write_json, writing
+from mascot.params import Speaker, read_section
+from mascot.personas import load_persona
+from mascot.training.lora import Lora
+from mascot.yamlfiles import Strict
+
+
+class Params(Strict):
+    """`examples` written replies are trained on, the `validation` next ones are only measured; the rest is as `SftSettings`."""
+
+    examples: int = Field(ge=1)
+    validation: int = Field(ge=1)
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    max_tokens: int = Field(ge=16)
+    seed: int
+    lora: Lora
+
+
+def run(instance: str) -> None:
+    params = read_section(Params, "sft")
+    speaker = read_section(Speaker, "speakers", instance)
+    persona = load_persona(speaker.persona_file)
+    if (needed := params.examples + params.validation) > len(persona.replies):
+        raise ConfigurationError(
+            f"{speaker.persona_file}: `replies` has {len(persona.replies)} written replies, but params `sft` asks for {needed} "
+            "(examples + validation). Write more, or lower `sft.examples`."
+        )
+
+    from mascot.references import load_base
+    from mascot.training.sft import Example, SftSettings, train_sft
+
+    examples = [Example(tuple(speaker_messages(persona, reply.context)), reply.reply) for reply in persona.replies]
+    curves = speaker.artifact("metrics/sft") / "curves"
+    with writing(speaker.artifact("models/sft")) as adapter, writing(curves) as curve_folder:
+        metrics = train_sft(
+            load_base(Path("models/base/policy")),
+            examples[: params.examples],
+            examples[params.examples : needed],
+            params.lora,
+            SftSettings(params.epochs, params.batch_size, params.learning_rate, params.max_tokens, params.seed),
+            adapter,
+            curve_folder,
+        )
+    write_json(metrics, speaker.artifact("metrics/sft", ".json"))
