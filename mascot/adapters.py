@@ -36,11 +36,14 @@ def adapter_hash(folder: Path, base: Base) -> str:
         manifest = AdapterManifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
         content = [file_hash(folder / name) for name in _CONTENT]
     except (OSError, ValueError, TypeError) as error:
-        raise ModelError(f"{folder}: holds no adapter that can be read ({error}). Run `dvc repro` for the stage that makes it, or `dvc pull` it.") from error
+        raise ModelError(
+            f"{folder}: holds no adapter that can be read ({error}). Run `dvc repro` for the stage that makes it, or `dvc pull` it."
+        ) from error
     if manifest.base_identity != base.identity:
         raise ModelError(
             f"{folder}: this adapter belongs to another base: it was trained on {manifest.base_reference} "
-            f"({manifest.base_identity[:12]}), and {base.slot} is {base.reference} ({base.identity[:12]}). Train it anew, or restore that base."
+            f"({manifest.base_identity[:12]}), and {base.slot} is {base.reference} ({base.identity[:12]}). "
+            "Train it anew, or restore that base."
         )
     return content_hash(content)
 
@@ -54,6 +57,6 @@ def save_adapter(model: Any, folder: Path, base: Base, prompt: str) -> None:
     """
     config = model.peft_config["default"]
     config.base_model_name_or_path, config.revision = (base.name, base.revision) if base.revision else (base.reference, None)
-    model.save_pretrained(folder, selected_adapters=["default"])
+    model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     write_manifest(folder, base, prompt)

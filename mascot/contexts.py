@@ -28,7 +28,12 @@ def separate(contexts: Sequence[Context]) -> tuple[list[Context], dict[str, Any]
     ids = {context.id for context in kept.values()}
     rest = [context for context in contexts if context.id in ids]
     counts: dict[str, Any] = {split: sum(context.split == split for context in rest) for split in get_args(Split)}
-    return rest, {"contexts": counts, "labels": len({context.label for context in rest}), "duplicates_dropped": duplicates, "leaks_dropped": leaks}
+    return rest, {
+        "contexts": counts,
+        "labels": len({context.label for context in rest}),
+        "duplicates_dropped": duplicates,
+        "leaks_dropped": leaks,
+    }
 
 
 def sample(contexts: Sequence[Context], sizes: Mapping[Split, int], seed: int) -> list[Context]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mascot.errors import DataError, OutputError
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
+def writing(path: Path) -> Generator[Path]:
     """Yield a temporary neighbour of `path`, for a file or a folder; rename it to `path` when the block ends well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -30,7 +30,8 @@ def writing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except (OSError, pl.exceptions.ComputeError) as error:
         raise OutputError(
-            f"{path}: cannot be written ({error}). Free some disk space or make the folder writable, then run again; nothing partial was left."
+            f"{path}: cannot be written ({error}). Free some disk space or make the folder writable, then run again; "
+            "nothing partial was left."
         ) from error
     finally:
         if temporary.is_dir():

@@ -23,7 +23,9 @@ def preference_pairs(judged: pl.DataFrame, margin: float) -> tuple[pl.DataFrame,
         and samples; and counts as metrics: `possible` = `kept` + `tied` (below the margin) + `excluded` (a side has no score).
     """
     if missing := NEEDED - set(judged.columns):
-        raise DataError(f"judgments: the columns {', '.join(sorted(missing))} are missing. Run `dvc repro judgments` to make the file anew.")
+        raise DataError(
+            f"judgments: the columns {', '.join(sorted(missing))} are missing. Run `dvc repro judgments` to make the file anew."
+        )
     rows = judged.with_row_index("row")
     sizes = rows.group_by("context_id").len()["len"].cast(pl.Int64)
     possible = int((sizes * (sizes - 1) // 2).sum())

@@ -18,18 +18,15 @@ T = TypeVar("T")
 
 
 class Speaker(Strict):
-    """One entry of `speakers`: an instance of every per-speaker stage. Its key is `<domain>-<persona>`."""
+    """One entry of `speakers`: an instance of every per-speaker stage. Its key is `<domain>-<persona>`.
+
+    `card` is the persona's file; `examples` is the file whose written replies `sft` trains on, for a Speaker the same one.
+    """
 
     domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     persona: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-
-    @property
-    def persona_file(self) -> Path:
-        return Path("data/personas") / self.domain / f"{self.persona}.yaml"
-
-    @property
-    def rubric_file(self) -> Path:
-        return Path("data/rubrics") / f"{self.domain}.yaml"
+    card: Path
+    examples: Path
 
     def artifact(self, folder: str, suffix: str = "") -> Path:
         """Where a stage keeps what belongs to this speaker: `<folder>/<domain>/<persona><suffix>`."""

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from tqdm import tqdm
@@ -43,7 +43,7 @@ class Progress:
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str) -> Iterator[Progress]:
+def progress(label: str, total: int, unit: str) -> Generator[Progress]:
     """Show the progress of `total` units of work called `label` until the block ends."""
     shown = Progress(label, total, unit)
     try:

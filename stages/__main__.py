@@ -45,7 +45,9 @@ def validate_params() -> AllParams:
     params: AllParams = load_yaml(PARAMS, AllParams)
     for key, speaker in params.speakers.items():
         if key != f"{speaker.domain}-{speaker.persona}":
-            raise ConfigurationError(f"{PARAMS}: `speakers.{key}` must be called `{speaker.domain}-{speaker.persona}`, after its domain and persona.")
+            raise ConfigurationError(
+                f"{PARAMS}: `speakers.{key}` must be called `{speaker.domain}-{speaker.persona}`, after its domain and persona."
+            )
         if speaker.domain not in params.contexts:
             raise ConfigurationError(f"{PARAMS}: `speakers.{key}` is of the domain `{speaker.domain}`, which `contexts` does not have.")
     return params

@@ -68,7 +68,7 @@ class Params(Strict):
 def run(instance: str) -> None:
     params = read_section(Params, "candidates")
     speaker = read_section(Speaker, "speakers", instance)
-    persona = load_persona(speaker.persona_file)
+    persona = load_persona(speaker.card)
     path = Path("data/contexts") / f"{speaker.domain}.parquet"
     contexts = sample(contexts_from_frame(read_parquet(path, "contexts")), params.contexts, params.seed)
     if not contexts:

@@ -52,13 +52,16 @@ class Params(Strict):
 def run(instance: str) -> None:
     params = read_section(Params, "judgments")
     speaker = read_section(Speaker, "speakers", instance)
-    persona, rubric = load_persona(speaker.persona_file), load_rubric(speaker.rubric_file)
+    persona, rubric = load_persona(speaker.card), load_rubric(Path("data/rubrics") / f"{speaker.domain}.yaml")
     contexts = contexts_from_frame(read_parquet(Path("data/contexts") / f"{speaker.domain}.parquet", "contexts"))
     path = speaker.artifact("data/candidates", ".parquet")
     candidates = read_parquet(path, f"candidates@{instance}")
     usable = candidates.filter(pl.col("status") == "ok")
     if usable.is_empty():
-        raise DataError(f"{path}: no candidate is usable ({candidates.height} rows). See its `status` and `raw`; raise `candidates.sampling.max_tokens`?")
+        raise DataError(
+            f"{path}: no candidate is usable ({candidates.height} rows). "
+            "See its columns `status` and `raw`; is `candidates.sampling.max_tokens` too low?"
+        )
 
     pool = [context.turns for context in contexts if context.split == "train"]
     opened = import_module(f"mascot.judges.{params.judge}").open_judge(rubric, pool)
@@ -76,7 +79,13 @@ def _judgment(candidate: dict[str, Any], verdict: Verdict | None, judge_name: st
     if verdict is None:
         return row | {"score": None, "criteria": [], "fault": None, "feedback": None}
     criteria = [{"criterion": one.criterion, "score": one.score, "value": one.value, "feedback": one.feedback} for one in verdict.scores]
-    return row | {"status": verdict.status, "score": verdict.overall, "criteria": criteria, "fault": verdict.fault, "feedback": verdict.feedback}
+    return row | {
+        "status": verdict.status,
+        "score": verdict.overall,
+        "criteria": criteria,
+        "fault": verdict.fault,
+        "feedback": verdict.feedback,
+    }
 
 
 def _metrics(criteria: list[str], verdicts: list[Verdict], candidates: int) -> dict[str, Any]:

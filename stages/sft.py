@@ -35,19 +35,19 @@ class Params(Strict):
 def run(instance: str) -> None:
     params = read_section(Params, "sft")
     speaker = read_section(Speaker, "speakers", instance)
-    persona = load_persona(speaker.persona_file)
-    if (needed := params.examples + params.validation) > len(persona.replies):
+    persona = load_persona(speaker.card)
+    written = load_persona(speaker.examples).replies
+    if (needed := params.examples + params.validation) > len(written):
         raise ConfigurationError(
-            f"{speaker.persona_file}: `replies` has {len(persona.replies)} written replies, but params `sft` asks for {needed} "
+            f"{speaker.examples}: `replies` has {len(written)} written replies, but params `sft` asks for {needed} "
             "(examples + validation). Write more, or lower `sft.examples`."
         )
 
     from mascot.references import load_base
     from mascot.training.sft import Example, SftSettings, train_sft
 
-    examples = [Example(tuple(speaker_messages(persona, reply.context)), reply.reply) for reply in persona.replies]
-    curves = speaker.artifact("metrics/sft") / "curves"
-    with writing(speaker.artifact("models/sft")) as adapter, writing(curves) as curve_folder:
+    examples = [Example(tuple(speaker_messages(persona, reply.context)), reply.reply) for reply in written]
+    with writing(speaker.artifact("models/sft")) as adapter, writing(speaker.artifact("metrics/sft")) as curves:
         metrics = train_sft(
             load_base(Path("models/base/policy")),
             examples[: params.examples],
@@ -55,6 +55,6 @@ def run(instance: str) -> None:
             params.lora,
             SftSettings(params.epochs, params.batch_size, params.learning_rate, params.max_tokens, params.seed),
             adapter,
-            curve_folder,
+            curves,
         )
     write_json(metrics, speaker.artifact("metrics/sft", ".json"))

@@ -35,5 +35,8 @@ def load(source: Path, domain: str) -> list[Context]:
             seen[entry.id] = path
             contexts.append(Context(entry.id, domain, entry.split, entry.label, entry.situation, as_turns(entry.turns)))
     if not contexts:
-        raise DataError(f"{source}: the corpus is empty: no `*.yaml` file with contexts. Restore it (`git checkout {source}`) or point `source` elsewhere.")
+        raise DataError(
+            f"{source}: the corpus is empty: no `*.yaml` file with contexts. "
+            f"Restore it (`git checkout {source}`) or point `source` elsewhere."
+        )
     return contexts

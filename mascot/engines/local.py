@@ -1,6 +1,7 @@
 """Loading a base's language model into this process."""
 
 import os
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -16,9 +17,11 @@ def device() -> str:
 
 def load_tokenizer(base: Base) -> PreTrainedTokenizerBase:
     """The tokenizer of a base. Raises `ModelError` if its padding is its end token, or missing."""
-    tokenizer = AutoTokenizer.from_pretrained(**base.load_arguments)
+    tokenizer: Any = AutoTokenizer.from_pretrained(**base.load_arguments)
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
-        raise ModelError(f"{base.reference}: its padding token must be there and differ from its end token; set `pad_token` in the model's tokenizer.")
+        raise ModelError(
+            f"{base.reference}: its padding token must be there and differ from its end token; set `pad_token` in the model's tokenizer."
+        )
     return tokenizer
 
 

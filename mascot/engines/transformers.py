@@ -5,7 +5,7 @@ each prompt is read once for its `n` samples; the adapter is merged into the wei
 """
 
 import hashlib
-import os
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -52,8 +52,9 @@ class TransformersEngine:
 
     def prompt_ids(self, request: Request) -> list[int]:
         """The token ids of a request's messages under the model's chat template, up to where the answer begins."""
-        text = self.tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokenizer: Any = self.tokenizer
+        text = tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def plan(self, requests: Sequence[Request]) -> list[Batch]:
         """Batches of like requests (adapter, sampling, constraint), of like prompt length, of at most `batch_size` sequences."""
@@ -99,9 +100,8 @@ class TransformersEngine:
         seed = hashlib.sha256(content_hash([request.determinants() for request in batch]).encode()).digest()[:8]
         torch.manual_seed(int.from_bytes(seed, "big") >> 1)
         output = self.model.generate(ids, attention_mask=mask, past_key_values=cache, pad_token_id=self.tokenizer.pad_token_id, **options)
-        answers = [self._completion(row) for row in output[:, ids.shape[1] :].tolist()]
-        starts = [0, *copies.cumsum(0).tolist()]
-        return [answers[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+        answers = iter([self._completion(row) for row in output[:, ids.shape[1] :].tolist()])
+        return [list(itertools.islice(answers, request.n)) for request in batch]
 
     def _read_prompts(self, prompts: list[list[int]], copies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, DynamicCache]:
         """Read the shared beginning once, the rest of each prompt once; repeat each `copies` times.
@@ -109,11 +109,16 @@ class TransformersEngine:
         Returns: ids and mask, each [sequences, width], laid out as (shared beginning, padding, rest), and the cache of all but
         the last position. Positions follow the mask, so padding in the middle is as good as padding on the left.
         """
-        shared = len(os.path.commonprefix([prompt[:-1] for prompt in prompts]))
+        same = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(prompt[:-1] for prompt in prompts), strict=False))
+        shared = sum(1 for _ in same)
         width = max(len(prompt) for prompt in prompts)
         pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([prompt[:shared] + [pad] * (width - len(prompt)) + prompt[shared:] for prompt in prompts], device=self.model.device)
-        mask = torch.tensor([[1] * shared + [0] * (width - len(prompt)) + [1] * (len(prompt) - shared) for prompt in prompts], device=self.model.device)
+        ids = torch.tensor(
+            [prompt[:shared] + [pad] * (width - len(prompt)) + prompt[shared:] for prompt in prompts], device=self.model.device
+        )
+        mask = torch.tensor(
+            [[1] * shared + [0] * (width - len(prompt)) + [1] * (len(prompt) - shared) for prompt in prompts], device=self.model.device
+        )
         cache = DynamicCache(config=self.model.config)
         if shared:
             self.model(ids[:1, :shared], past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -137,7 +142,9 @@ class TransformersEngine:
         ends = set(end if isinstance(end, list) else [end]) | {self.tokenizer.eos_token_id}
         stop = next((place for place, token in enumerate(ids) if token in ends), None)
         kept = ids if stop is None else ids[: stop + 1]
-        text = self.tokenizer.decode(kept if stop is None else kept[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = str(
+            self.tokenizer.decode(kept if stop is None else kept[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
         return Completion(text, "length" if stop is None else "stop", tuple(kept))
 
     def _constraint(self, request: Request) -> Any:
@@ -146,12 +153,13 @@ class TransformersEngine:
         if source is None:
             return None
         import xgrammar
+        from xgrammar.contrib.hf import LogitsProcessor
 
         if source not in self._grammars:
             info = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=self.model.config.vocab_size)
             compiler = xgrammar.GrammarCompiler(info)
             self._grammars[source] = compiler.compile_json_schema(source) if request.json_schema else compiler.compile_regex(source)
-        return xgrammar.contrib.hf.LogitsProcessor(self._grammars[source])
+        return LogitsProcessor(self._grammars[source])
 
     def _use(self, adapter: Adapter | None) -> None:
         """Merge `adapter` into the weights, from the untouched originals each time, so that the order of use leaves no trace."""

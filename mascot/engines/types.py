@@ -12,7 +12,10 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `max_tokens` caps a completion; `temperature` 0 is greedy; the cuts `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
+    """How tokens are drawn.
+
+    `max_tokens` caps a completion; `temperature` 0 is greedy; the cuts `top_k` 0, `top_p` 1 and `min_p` 0 are off.
+    """
 
     max_tokens: int
     temperature: float = 1.0

@@ -15,8 +15,8 @@ novelty
     The share of the reply's content words that the context does not have.
 wellformedness
     A logistic classifier that tells written lines from the same lines corrupted (words shuffled, words cut short, letters
-    shuffled, words and symbols strewn in), on counts that need no language model: word order under a trigram model of word classes, neighbours and letter
-    groups never seen, function words, symbols.
+    shuffled, words and symbols strewn in), on counts that need no language model: word order under a trigram model of word
+    classes, neighbours and letter groups never seen, function words, symbols, repeated words.
 anchors
     As `persona`, between the `high` and `low` lines of `rubric.yaml` in the same folder.
 """
@@ -31,8 +31,6 @@ from typing import Any
 import numpy as np
 from nltk.lm import WittenBellInterpolated
 from nltk.lm.preprocessing import padded_everygram_pipeline
-from numpy.typing import NDArray
-
 from pydantic import Field
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -75,7 +73,9 @@ class EvaluationLines:
     def __init__(self, folder: Path) -> None:
         files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
         if GENERIC not in files:
-            raise ConfigurationError(f"{folder / GENERIC}.yaml: there is no such file; the evaluating judge needs a generic assistant's lines.")
+            raise ConfigurationError(
+                f"{folder / GENERIC}.yaml: there is no such file; the evaluating judge needs a generic assistant's lines."
+            )
         rubric = files.pop("rubric", None)
         self.anchors: dict[str, _Anchors] = load_yaml(rubric, dict[str, _Anchors]) if rubric else {}
         self.by_persona: dict[str, list[str]] = {key: load_yaml(path, _Lines).lines for key, path in files.items()}
@@ -112,9 +112,14 @@ class ClassifierJudge:
         pool: other contexts of the domain; those of two turns and more also show what an answer typically shares with what it answers.
     """
 
-    def __init__(self, rubric: Rubric, lines: EvaluationLines, names: Mapping[str, str], policy: Path, pool: Sequence[tuple[Turn, ...]]) -> None:
+    def __init__(
+        self, rubric: Rubric, lines: EvaluationLines, names: Mapping[str, str], policy: Path, pool: Sequence[tuple[Turn, ...]]
+    ) -> None:
         if len(pool) < 2 or not any(len(turns) > 1 for turns in pool):
-            raise DataError("the evaluating judge needs at least two contexts to compare with, one of them of two turns or more; the training split is too small.")
+            raise DataError(
+                "the evaluating judge needs at least two contexts to compare with, one of them of two turns or more; "
+                "the training split is too small."
+            )
         self.rubric, self._lines, self._names = rubric, lines, dict(names)
         self._pool = [spoken(turns) for turns in pool]
         every_line = [line for group in lines.by_persona.values() for line in group]
@@ -133,7 +138,13 @@ class ClassifierJudge:
     def identity(self) -> Any:
         code = [file_hash(Path(__file__).with_name(name)) for name in ("classifier.py", "fluency.py", "scoring.py", "text.py")]
         anchors = {key: one.model_dump() for key, one in self._lines.anchors.items()}
-        return ["classifier", code, self.rubric.model_dump(), content_hash([self._lines.by_persona, anchors, self._names, self._pool]), self._reader.identity]
+        return [
+            "classifier",
+            code,
+            self.rubric.model_dump(),
+            content_hash([self._lines.by_persona, anchors, self._names, self._pool]),
+            self._reader.identity,
+        ]
 
     def score(self, persona: Persona, items: Sequence[Item]) -> list[Verdict]:
         if not items:
@@ -183,7 +194,9 @@ class _Grammar:
                 for text, label in ((line, 1), (shuffled(line, 1), 0), (_corrupt(line, number % 4), 0)):
                     features.append(counts.describe(text))
                     labels.append(label)
-        self._model = make_pipeline(StandardScaler(), LogisticRegression(C=10, class_weight="balanced", max_iter=2000)).fit(features, labels)
+        self._model = make_pipeline(StandardScaler(), LogisticRegression(C=10, class_weight="balanced", max_iter=2000)).fit(
+            features, labels
+        )
         values, written = self._model.decision_function(features), np.array(labels) == 1
         self.scale = Scale(float(np.median(values[~written])), float(np.median(values[written])))
         self._counts = _Counts(lines)
@@ -249,7 +262,10 @@ def _corrupt(line: str, how: int) -> str:
 
 def _classes(text: str) -> list[str]:
     """Words and clause marks as a grammar sees them: function words as they are, other words by their ending."""
-    return [word if word in FUNCTION_WORDS or not word[0].isalnum() else _ending(word) for word in re.findall(r"[.,;:!?]|[^\W_]+(?:'[^\W_]+)*", text.casefold())]
+    return [
+        word if word in FUNCTION_WORDS or not word[0].isalnum() else _ending(word)
+        for word in re.findall(r"[.,;:!?]|[^\W_]+(?:'[^\W_]+)*", text.casefold())
+    ]
 
 
 def _ending(word: str) -> str:
@@ -261,7 +277,7 @@ def _ending(word: str) -> str:
 def _neighbours(text: str) -> list[tuple[str, str]]:
     """Neighbouring word classes of which at least one is a function word."""
     classes = _classes(text)
-    return [pair for pair in zip(classes, classes[1:], strict=False) if FUNCTION_WORDS.intersection(pair)]
+    return [pair for pair in itertools.pairwise(classes) if FUNCTION_WORDS.intersection(pair)]
 
 
 def _letter_groups(word: str) -> list[str]:

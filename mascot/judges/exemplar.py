@@ -91,7 +91,9 @@ class ExemplarJudge:
 
     def __init__(self, rubric: Rubric, encoder: Path, policy: Path, pool: Sequence[tuple[Turn, ...]]) -> None:
         if len(pool) < 2:
-            raise DataError(f"the exemplar judge needs at least two contexts to compare with, and got {len(pool)}: the training split is too small.")
+            raise DataError(
+                f"the exemplar judge needs at least two contexts to compare with, and got {len(pool)}: the training split is too small."
+            )
         self.rubric = rubric
         self._encoder, self._reader = load_base(encoder), Reader(policy)
         self._pool = [spoken(turns) for turns in pool]
@@ -131,11 +133,11 @@ class ExemplarJudge:
             written = [Item(reply.context, reply.reply) for reply in persona.replies]
             replies = [item.reply for item in written]
             lines = [*replies, *persona.exemplars]
-            reading = self._reader.read([*lines, *persona.counter_exemplars])
+            state = self._reader.read([*lines, *persona.counter_exemplars], likelihood=False).state
             relevance = self._relevance(replies, [spoken(item.turns) for item in written])
             elsewhere = self._relevance(replies, [spoken(item.turns) for item in (*written[1:], written[0])])
             self._calibrations[key] = Calibration(
-                persona=Probe(reading.state[: len(lines)], reading.state[len(lines) :]),
+                persona=Probe(state[: len(lines)], state[len(lines) :]),
                 relevance=Scale(float(np.median(elsewhere)), float(np.median(relevance))),
                 novelty=Scale(0.0, float(np.median([novelty(item) for item in written]))),
                 order=Scale(0.0, float(np.median(self._reader.order_gain(replies)))),
@@ -144,14 +146,17 @@ class ExemplarJudge:
 
     def _anchor(self, key: str, criterion: Criterion) -> Probe:
         if key not in self._anchors:
-            state = self._reader.read([*criterion.high, *criterion.low]).state
+            state = self._reader.read([*criterion.high, *criterion.low], likelihood=False).state
             self._anchors[key] = Probe(state[: len(criterion.high)], state[len(criterion.high) :])
         return self._anchors[key]
 
     def _relevance(self, replies: Sequence[str], contexts: Sequence[str]) -> list[float]:
         said, own = self._encode(replies), self._encode(contexts)
         closeness = (said * own).sum(1) - (said @ self._pool_vectors.T).mean(1)
-        shared = [sum(self._rarity.get(stem, 1.0) for stem in set(content_stems(reply)) & set(content_stems(context))) for reply, context in zip(replies, contexts, strict=True)]
+        shared = [
+            sum(self._rarity.get(stem, 1.0) for stem in set(content_stems(reply)) & set(content_stems(context)))
+            for reply, context in zip(replies, contexts, strict=True)
+        ]
         return (closeness + SHARED_WORD_WEIGHT * np.array(shared)).tolist()
 
     @cached_property

@@ -41,8 +41,11 @@ class Reader:
         return load_language_model(self._base)
 
     @torch.inference_mode()
-    def read(self, texts: Sequence[str]) -> Reading:
-        """Read each text on its own (no context), after one padding token that stands for the beginning."""
+    def read(self, texts: Sequence[str], likelihood: bool = True) -> Reading:
+        """Read each text on its own (no context), after one padding token that stands for the beginning.
+
+        Without `likelihood` the log-probabilities stay 0, and the costly output layer is left out.
+        """
         model, tokenizer = self._model
         layer, start = model.config.num_hidden_layers // 2, tokenizer.pad_token_id
         rows = [[start, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
@@ -53,12 +56,16 @@ class Reader:
             width = max(2, *(len(rows[index]) for index in chosen))
             ids = torch.tensor([rows[index] + [start] * (width - len(rows[index])) for index in chosen], device=model.device)
             mask = torch.tensor([[1] * len(rows[index]) + [0] * (width - len(rows[index])) for index in chosen], device=model.device)
-            output = model(ids, attention_mask=mask, output_hidden_states=True)
+            output = model.base_model(ids, attention_mask=mask, output_hidden_states=True)
             real = mask[:, 1:]
-            loss = torch.nn.functional.cross_entropy(output.logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
-            log_probability[chosen] = (-(loss * real).sum(1) / real.sum(1).clamp(min=1)).double().cpu().numpy()
             hidden = output.hidden_states[layer][:, 1:] * real[..., None]
             state[chosen] = (hidden.sum(1) / real.sum(1, keepdim=True).clamp(min=1)).float().cpu().numpy()
+            if likelihood:
+                spoken = real.bool()
+                logits = model.get_output_embeddings()(output.last_hidden_state[:, :-1][spoken]).float()
+                loss = torch.zeros(real.shape, device=model.device)
+                loss[spoken] = torch.nn.functional.cross_entropy(logits, ids[:, 1:][spoken], reduction="none")
+                log_probability[chosen] = (-loss.sum(1) / real.sum(1).clamp(min=1)).double().cpu().numpy()
         return Reading(log_probability, state)
 
     def order_gain(self, texts: Sequence[str], reading: Reading | None = None) -> list[float]:

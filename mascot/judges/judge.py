@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mascot.judges.types import Item, Judge, Score, Verdict
 from mascot.journal import Journal, recorded
+from mascot.judges.types import Item, Judge, Score, Verdict
 from mascot.personas import Persona
 
 ITEMS_A_BATCH = 32

@@ -88,7 +88,9 @@ def verdicts(
                 continue
             value = measure.values[number]
             score = 1.0 if fault else measure.scale.score(value)
-            scores.append(Score(key, score, round(value, 4), fault[1] if fault else _explain(criterion.measure, item, value, measure.scale)))
+            scores.append(
+                Score(key, score, round(value, 4), fault[1] if fault else _explain(criterion.measure, item, value, measure.scale))
+            )
         found.append(Verdict("ok", tuple(scores), fault[1] if fault else _summary(rubric, scores), fault[0] if fault else None))
     return found
 

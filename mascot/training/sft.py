@@ -58,6 +58,7 @@ def train_sft(
     model = AutoModelForCausalLM.from_pretrained(**base.load_arguments, dtype=torch.float32)
     steps = math.ceil(len(train) / settings.batch_size) * settings.epochs
     with tempfile.TemporaryDirectory() as scratch, progress("sft", steps, "steps") as shown:
+        plotted = Curves(curves)
         trainer = SFTTrainer(
             model,
             args=SFTConfig(
@@ -83,17 +84,21 @@ def train_sft(
             eval_dataset=rows["validation"],
             processing_class=tokenizer,
             peft_config=LoraConfig(task_type="CAUSAL_LM", **lora.arguments()),
-            callbacks=[Curves(curves), ShowProgress(shown)],
+            callbacks=[plotted, ShowProgress(shown)],
         )
         for printer in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printer)
         before = trainer.evaluate()["eval_loss"]
         result = trainer.train()
         after = trainer.evaluate()["eval_loss"]
+        plotted.close()
     if not all(math.isfinite(loss) for loss in (before, after, result.training_loss)):
-        raise ModelError(f"{out}: the loss is not finite (validation {before} before, {after} after). Lower the learning rate and run again.")
+        raise ModelError(
+            f"{out}: the loss is not finite (validation {before} before, {after} after). Lower the learning rate and run again."
+        )
     save_adapter(trainer.model, out, base, train[0].messages[0]["content"])
-    trainable, total = trainer.model.get_nb_trainable_parameters()
+    adapted: Any = trainer.model
+    trainable, total = adapted.get_nb_trainable_parameters()
     return {
         "validation_loss": after,
         "validation_loss_base": before,
@@ -112,6 +117,9 @@ def _rows(examples: Sequence[Example], tokenizer: Any, settings: SftSettings) ->
         completion: list[Message] = [{"role": "assistant", "content": example.reply}]
         text = tokenizer.apply_chat_template([*example.messages, *completion], tokenize=False)
         if (length := len(tokenizer(text, add_special_tokens=False)["input_ids"])) > settings.max_tokens:
-            raise DataError(f"written reply {number} ({example.reply[:40]!r}...): {length} tokens with its prompt, over `max_tokens` {settings.max_tokens}.")
+            raise DataError(
+                f"written reply {number} ({example.reply[:40]!r}...): {length} tokens with its prompt, "
+                f"over `sft.max_tokens` {settings.max_tokens}. Shorten it or raise the limit."
+            )
         rows.append({"prompt": list(example.messages), "completion": completion})
     return Dataset.from_list(rows)
