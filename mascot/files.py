@@ -4,6 +4,7 @@ Every writer fills a hidden neighbour first and renames it when complete. A fail
 neighbour, leaves what was there before, and becomes an `OutputError` that names the path.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ import polars as pl
 
 from mascot.errors import DataError, OutputError
 
+_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST}
+
 
 @contextmanager
 def writing(path: Path) -> Generator[Path]:
@@ -28,7 +31,9 @@ def writing(path: Path) -> Generator[Path]:
         if temporary.is_dir() and path.is_dir():
             shutil.rmtree(path)
         temporary.replace(path)
-    except (OSError, pl.exceptions.ComputeError) as error:
+    except Exception as error:
+        if not _is_about_writing(error):
+            raise
         raise OutputError(
             f"{path}: cannot be written ({error}). Free some disk space or make the folder writable, then run again; "
             "nothing partial was left."
@@ -36,8 +41,15 @@ def writing(path: Path) -> Generator[Path]:
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        elif temporary.exists():
+            temporary.unlink()
+
+
+def _is_about_writing(error: Exception) -> bool:
+    """Whether the disk or its permissions are to blame; safetensors and polars have errors of their own for that."""
+    if isinstance(error, OSError):
+        return error.errno in _WRITING
+    return type(error).__name__ in ("SafetensorError", "ComputeError")
 
 
 def write_parquet(frame: pl.DataFrame, path: Path) -> None:

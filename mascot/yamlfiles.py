@@ -16,7 +16,7 @@ from mascot.errors import ConfigurationError
 
 
 class Strict(BaseModel):
-    """A model that rejects keys it does not know and values of another type's making."""
+    """A model that rejects keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -27,8 +27,13 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
+            if not isinstance(key, Hashable):
+                message = "a list or a mapping cannot be a key; quote text that begins with [ or {"
+                raise ConstructorError(None, None, message, key_node.start_mark)
+            if key in seen:
                 raise ConstructorError(None, None, f"the key {key!r} is there twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -45,7 +50,7 @@ def read_yaml(path: Path) -> Any:
         raise ConfigurationError(f"{path}: there is no such file. Restore it (`git checkout {path}`) or correct the name.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}). It must be a readable UTF-8 text file.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or number
         raise ConfigurationError(f"{path}: is not valid YAML: {error}") from error
 
 

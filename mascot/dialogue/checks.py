@@ -44,21 +44,22 @@ def check_reply(raw: str, name: str, others: Sequence[str] = ()) -> Reply:
         text = text[: found.start()]
         flags.append("template_token")
 
-    own = _speaker_line(_name_forms(name), anchored=True)
+    text = "\n".join(text.splitlines())
+    own_forms = [*_name_forms(name), *(f"the {form}" for form in _name_forms(name))]
+    other_forms = [form for other in (*others, *_ALWAYS_OTHERS) for form in _name_forms(other) if form not in own_forms]
+    own, others_line = _speaker_line(own_forms), _speaker_line(other_forms)
     while found := own.match(text):
         text = text[found.end() :]
-        if "own_name" not in flags:
-            flags.append("own_name")
-
-    forms = [form for other in (*others, *_ALWAYS_OTHERS) for form in _name_forms(other) if form not in _name_forms(name)]
-    if found := _speaker_line(forms, anchored=False).search(text):
+        flags.append("own_name")
+    if found := others_line.search(text):
         text = text[: found.start()]
         flags.append("other_speaker")
+    if own.search(text):
+        text = own.sub(" ", text)
+        flags.append("own_name")
+    flags = list(dict.fromkeys(flags))
 
-    text = " ".join(unicodedata.normalize("NFC", text).split())
-    if len(text) > 1 and text[0] + text[-1] in ('""', "\u201c\u201d") and text[0] not in text[1:-1]:
-        text = text[1:-1].strip()
-    return Reply(text, tuple(flags))
+    return Reply(_unquoted(" ".join(unicodedata.normalize("NFC", text).split())), tuple(flags))
 
 
 def same_text(text: str) -> str:
@@ -66,15 +67,25 @@ def same_text(text: str) -> str:
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
 
 
+def _unquoted(text: str) -> str:
+    """Without the quotes round the whole, and without a closing mark whose opening one went with a name."""
+    if len(text) > 1 and text[0] + text[-1] in ('""', "\u201c\u201d") and text[0] not in text[1:-1]:
+        return text[1:-1].strip()
+    lone = len(text) > 1 and ((text[-1] in '"*_`' and text.count(text[-1]) == 1) or (text[-1] == "\u201d" and "\u201c" not in text))
+    return text[:-1].strip() if lone else text
+
+
 def _name_forms(name: str) -> list[str]:
-    """How a speaker may be called: `The Anchor` or `Anchor`; `Priya (project manager)` or `Priya`."""
-    bare = re.sub(r"\s*\(.*\)\s*$", "", name).strip()
-    forms = {name, bare, re.sub(r"^the\s+", "", bare, flags=re.IGNORECASE)}
-    return sorted((form for form in forms if form), key=len, reverse=True)
+    """How a speaker may be called, in lower case: `The Anchor` or `Anchor`; `Priya (project manager)` or `Priya`."""
+    bare = re.sub(r"\s*\(.*\)\s*$", "", name.casefold()).strip()
+    core = re.sub(r"^the\s+", "", bare)
+    return sorted({form for form in (name.casefold(), bare, core) if form}, key=len, reverse=True)
 
 
-def _speaker_line(names: Sequence[str], anchored: bool) -> re.Pattern[str]:
+def _speaker_line(names: Sequence[str]) -> re.Pattern[str]:
     """A line that begins with one of the names and a colon, with the brackets, stars and quotes that models put round it."""
     alternatives = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    start = r"\A\s*" if anchored else r"(?:\A|\n)\s*"
-    return re.compile(rf"{start}(?:role\s*:\s*)?[\"'*_\[(#>\s]*(?:{alternatives})[\"'*_\])\s]*:[*_\"']*[ \t]*", re.IGNORECASE)
+    marks, colon = "\"'*_`\u2018\u2019\u201c\u201d", "[:\uff1a]"
+    return re.compile(
+        rf"(?:\A|\n)\s*(?:role\s*{colon}\s*)?[{marks}\[(<#>\s]*(?:{alternatives})[{marks}\])>\s]*{colon}[{marks}]*[ \t]*", re.IGNORECASE
+    )

@@ -35,7 +35,7 @@ class Scale:
     high: float
 
     def score(self, value: float) -> float:
-        """A score strictly between 1 and 5.
+        """A score between 1 and 5.
 
         >>> Scale(0.0, 2.0).score(1.0)
         3.0
