@@ -6,14 +6,15 @@ it prints, and compares the entries with the stages.
 
 import subprocess
 import sys
+from pathlib import Path
 
 import yaml
 
 
 def main() -> int:
     listed = subprocess.run(["dvc", "stage", "list", "--name-only"], capture_output=True, text=True, check=True).stdout.split()
-    with open("dvc.lock") as file:
-        locked = set(yaml.safe_load(file)["stages"])
+    lock = Path("dvc.lock")
+    locked = set(yaml.safe_load(lock.read_text())["stages"]) if lock.is_file() else set()
     problems = [f"{name}: has no entry in dvc.lock" for name in listed if name not in locked]
     problems += [f"{name}: is in dvc.lock, and dvc.yaml has no such stage" for name in sorted(locked - set(listed))]
     dry = subprocess.run(["dvc", "repro", "--dry", "--allow-missing"], capture_output=True, text=True)

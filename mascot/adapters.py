@@ -15,15 +15,10 @@ _CONTENT = ("adapter_model.safetensors", "adapter_config.json")
 
 @dataclass(frozen=True)
 class AdapterManifest:
-    """What an adapter belongs to: the base's reference and content hash, and the prompt that it was trained under."""
+    """What an adapter belongs to: the base's reference and content hash."""
 
     base_reference: str
     base_identity: str
-    prompt_sha256: str
-
-
-def write_manifest(folder: Path, base: Base, prompt: str) -> None:
-    write_json({"base_reference": base.reference, "base_identity": base.identity, "prompt_sha256": content_hash(prompt)}, folder / MANIFEST)
 
 
 def adapter_hash(folder: Path, base: Base) -> str:
@@ -48,15 +43,10 @@ def adapter_hash(folder: Path, base: Base) -> str:
     return content_hash(content)
 
 
-def save_adapter(model: Any, folder: Path, base: Base, prompt: str) -> None:
-    """Save the trained adapter of a PEFT model, alone and with its manifest; nothing in it names a machine or a time.
-
-    Args:
-        model: a `PeftModel` whose active adapter was trained on `base`.
-        prompt: the system prompt under which it was trained.
-    """
+def save_adapter(model: Any, folder: Path, base: Base) -> None:
+    """Save the adapter of a `PeftModel` trained on `base`, alone and with its manifest; nothing in it names a machine or a time."""
     config = model.peft_config["default"]
     config.base_model_name_or_path, config.revision = (base.name, base.revision) if base.revision else (base.reference, None)
     model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
-    write_manifest(folder, base, prompt)
+    write_json({"base_reference": base.reference, "base_identity": base.identity}, folder / MANIFEST)

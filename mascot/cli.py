@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mascot.errors import ConfigurationError, MascotError
+from mascot.files import writing
 from mascot.params import PARAMS
 
 app = typer.Typer(help="Personas that stay themselves in multi-agent dialogue.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -25,7 +26,7 @@ def main_options() -> None:
 def profile(name: Annotated[str, typer.Argument(help="quick, showcase, paper or smoke.")]) -> None:
     """Write a profile, a full set of params, to params.yaml in the current folder.
 
-    A profile differs from another one only in values. Changes that you made to params.yaml are overwritten; git has the old file.
+    A profile differs from another one only in values. What you changed in params.yaml and did not commit is overwritten.
     """
     folder = resources.files("mascot").joinpath("profiles")
     names = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
@@ -33,8 +34,9 @@ def profile(name: Annotated[str, typer.Argument(help="quick, showcase, paper or 
         raise ConfigurationError(f"`{name}` is not a profile. There are: {', '.join(names)}.")
     if not Path("dvc.yaml").is_file():
         raise ConfigurationError("there is no dvc.yaml here: run this in the root of the repository.")
-    PARAMS.write_text(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    print(f"{PARAMS} is now the profile {name}. See what would run with `dvc repro --dry`, or `dvc params diff`.")
+    with writing(PARAMS) as temporary:
+        temporary.write_text(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    print(f"{PARAMS} is now the profile {name}. See what changed with `dvc params diff`, and run it with `dvc repro`.")
 
 
 def main() -> None:

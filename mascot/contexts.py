@@ -36,7 +36,7 @@ def separate(contexts: Sequence[Context]) -> tuple[list[Context], dict[str, Any]
     }
 
 
-def sample(contexts: Sequence[Context], sizes: Mapping[Split, int], seed: int) -> list[Context]:
+def sample(contexts: Sequence[Context], sizes: Mapping[Any, int], seed: int) -> list[Context]:
     """Up to `sizes[split]` contexts of each split, drawn once for a seed: a larger size only adds to what a smaller one had."""
     chosen: list[Context] = []
     for split, size in sizes.items():

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ def writing(path: Path) -> Generator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
         yield temporary
         if temporary.is_dir() and path.is_dir():
             shutil.rmtree(path)
         temporary.replace(path)
     except Exception as error:
-        if not _is_about_writing(error):
+        if not _is_about_writing(error, path):
             raise
         raise OutputError(
             f"{path}: cannot be written ({error}). Free some disk space or make the folder writable, then run again; "
@@ -45,10 +46,19 @@ def writing(path: Path) -> Generator[Path]:
             temporary.unlink()
 
 
-def _is_about_writing(error: Exception) -> bool:
+def _remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed left beside `path`."""
+    for leftover in path.parent.glob(f".{path.name}.*.partial"):
+        owner = leftover.name.split(".")[-2]
+        if owner.isdigit() and not Path("/proc", owner).exists() and Path("/proc").is_dir():
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+
+
+def _is_about_writing(error: Exception, path: Path) -> bool:
     """Whether the disk or its permissions are to blame; safetensors and polars have errors of their own for that."""
     if isinstance(error, OSError):
-        return error.errno in _WRITING
+        here = error.filename is None or str(error.filename).startswith(str(path.parent)) or error.errno == errno.ENOTDIR
+        return here and error.errno in _WRITING
     return type(error).__name__ in ("SafetensorError", "ComputeError")
 
 
@@ -57,12 +67,24 @@ def write_parquet(frame: pl.DataFrame, path: Path) -> None:
         frame.write_parquet(temporary, compression="zstd")
 
 
-def read_parquet(path: Path, made_by: str) -> pl.DataFrame:
-    """Read a pipeline artifact; `made_by` names the stage that a missing or broken file should send the user to."""
+def read_parquet(path: Path, made_by: str, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """Read a pipeline artifact.
+
+    Args:
+        made_by: the stage that a missing or broken file should send the user to.
+        columns: the columns that it must have, with their types.
+    """
+    way_out = f"Run `dvc repro {made_by}`, or `dvc pull` it."
     try:
-        return pl.read_parquet(path)
+        frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Run `dvc repro {made_by}`, or `dvc pull` it.") from error
+        raise DataError(f"{path}: cannot be read ({error}). {way_out}") from error
+    for name, dtype in columns.items():
+        if name not in frame.columns:
+            raise DataError(f"{path}: the column `{name}` is missing. {way_out}")
+        if frame.schema[name] != dtype:
+            raise DataError(f"{path}: the column `{name}` is {frame.schema[name]}, and must be {dtype}. {way_out}")
+    return frame
 
 
 def write_json(value: Any, path: Path) -> None:

@@ -4,9 +4,19 @@ from typing import Any
 
 import polars as pl
 
+from mascot.dialogue.types import TURNS_DTYPE
 from mascot.errors import DataError
 
-NEEDED = {"context_id", "split", "turns", "sample", "text", "status", "score"}
+COLUMNS = {
+    "context_id": pl.String(),
+    "split": pl.String(),
+    "turns": TURNS_DTYPE,
+    "sample": pl.Int32(),
+    "text": pl.String(),
+    "status": pl.String(),
+    "score": pl.Float64(),
+}
+"""What `preference_pairs` reads of the judgments."""
 
 
 def preference_pairs(judged: pl.DataFrame, margin: float) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -18,20 +28,34 @@ def preference_pairs(judged: pl.DataFrame, margin: float) -> tuple[pl.DataFrame,
     Args:
         judged: a row a candidate: `context_id`, `split`, `turns`, `sample`, `text`, `status`, `score` (1 to 5, or null).
 
+    Raises:
+        DataError: a row without context or sample, two of the same, or a score outside 1 to 5.
+
     Returns:
         Pairs (`context_id`, `split`, `turns`, `chosen`, `rejected`, `chosen_score`, `rejected_score`, `margin`), in order of context
         and samples; and counts as metrics: `possible` = `kept` + `tied` (below the margin) + `excluded` (a side has no score).
     """
-    if missing := NEEDED - set(judged.columns):
+    for column in ("context_id", "sample"):
+        if judged[column].null_count():
+            raise DataError(
+                f"judgments: {judged[column].null_count()} rows have no `{column}`. Run `dvc repro judgments` to make the file anew."
+            )
+    if (repeated := judged.select("context_id", "sample").is_duplicated().sum()) > 0:
         raise DataError(
-            f"judgments: the columns {', '.join(sorted(missing))} are missing. Run `dvc repro judgments` to make the file anew."
+            f"judgments: {repeated} rows share their context and sample number. Run `dvc repro judgments` to make the file anew."
+        )
+    if (outside := judged.filter(pl.col("score").is_not_null() & ~pl.col("score").is_between(1, 5))).height:
+        example = outside.row(0, named=True)
+        raise DataError(
+            f"judgments: {outside.height} scores lie outside 1 to 5, as {example['score']} of context {example['context_id']}, sample "
+            f"{example['sample']}. A missing score must be null. Run `dvc repro judgments` to make the file anew."
         )
     # One chunk: polars gathers lists of structs from several chunks many times more slowly.
-    judged = judged.select(sorted(NEEDED)).rechunk()
+    judged = judged.select(list(COLUMNS)).rechunk()
     ranks = judged.select(pl.col("context_id").rank("dense").alias("context"), "sample", "score", "status").with_row_index("row")
     sizes = ranks["context"].unique_counts().cast(pl.Int64)
     possible = int((sizes * (sizes - 1) // 2).sum())
-    scored = ranks.lazy().filter(pl.col("status") == "ok", pl.col("score").is_not_null(), pl.col("score").is_not_nan()).drop("status")
+    scored = ranks.lazy().filter(pl.col("status") == "ok", pl.col("score").is_not_null()).drop("status")
     both = (
         scored.join(scored, on="context", suffix="_other", maintain_order="left_right")
         .filter(pl.col("sample") < pl.col("sample_other"))

@@ -33,13 +33,22 @@ class Speaker(Strict):
         return Path(folder) / self.domain / f"{self.persona}{suffix}"
 
 
+def read_params() -> Any:
+    """The whole of `params.yaml` as plain values. Raises `ConfigurationError` if it is not in the current folder."""
+    if not PARAMS.exists():
+        raise ConfigurationError(
+            f"there is no {PARAMS} here: run this in the root of the repository, or restore it (`git checkout {PARAMS}`)."
+        )
+    return read_yaml(PARAMS)
+
+
 def read_section(kind: type[T] | Any, *keys: str) -> T:
     """Read and check one section of `params.yaml`: `read_section(Params, "pairs")`, `read_section(Speaker, "speakers", key)`.
 
     Raises:
         ConfigurationError: the file, the section or a key in it is missing, unknown or of a wrong value.
     """
-    value = read_yaml(PARAMS)
+    value = read_params()
     for depth, key in enumerate(keys):
         if not isinstance(value, dict) or key not in value:
             where = ".".join(keys[:depth]) or "the file"

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -69,12 +71,26 @@ def load_base(folder: Path) -> Base:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        reference, kind = manifest["reference"], manifest["kind"]
+        reference, kind = str(manifest["reference"]), manifest["kind"]
+        hub = _HUB.fullmatch(reference)
+        if kind not in ("hub", "weights") or (kind == "hub" and not hub):
+            raise ValueError(f"{reference} is no pinned reference")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: cannot be read ({error}). Run `dvc repro base@{folder.name}`, or `dvc pull` it.") from error
-    hub = _HUB.fullmatch(reference)
     name, revision = (hub["repository"], hub["revision"]) if kind == "hub" and hub else (str(folder), None)
     return Base(folder.name, reference, name, revision, content_hash(manifest))
+
+
+@contextmanager
+def loading(base: Base) -> Generator[None]:
+    """Turn the errors of `from_pretrained` into a `ModelError` that names the reference."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{base.reference}: cannot be loaded from {base.name} ({str(error).splitlines()[0]:.200}). A Hub model must be in the local "
+            f"cache or the Hub within reach; otherwise run `dvc repro base@{base.slot}`, or `dvc pull` it."
+        ) from error
 
 
 def build_base(model: ModelReference, folder: Path) -> None:
@@ -113,7 +129,15 @@ def build_base(model: ModelReference, folder: Path) -> None:
         }
         special = {"eos_token": model.eos_token, "pad_token": model.pad_token}
         write_json(
-            {"reference": model.reference, "kind": "weights", "weights": weights, "tokenizer": tokenizer, **special}, target / MANIFEST
+            {
+                "reference": model.reference,
+                "kind": "weights",
+                "sha256": model.sha256,
+                "weights": weights,
+                "tokenizer": tokenizer,
+                **special,
+            },
+            target / MANIFEST,
         )
 
 
@@ -221,10 +245,5 @@ def _dequantise(model: ModelReference, gguf: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
 
 
-SLOTS: dict[str, str] = {
-    "policy": "the language model that Speakers and Directors adapt; the embedded judge reads fluency off it",
-    "encoder": "the sentence encoder of the embedded judge",
-}
-"""What each slot of `base` is for."""
-
 Slot = Literal["policy", "encoder"]
+"""`policy`: the language model that Speakers adapt, and off which the embedded judge reads fluency; `encoder`: its sentence encoder."""

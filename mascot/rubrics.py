@@ -26,8 +26,10 @@ class Criterion(Strict):
     low: tuple[Text, ...] = ()
 
     def model_post_init(self, context: object) -> None:
-        if (self.measure == "anchors") != bool(self.high and self.low):
-            raise ValueError("`high` and `low` lines belong to the measure `anchors`, and to no other")
+        if self.measure == "anchors" and min(len(self.high), len(self.low)) < 3:
+            raise ValueError("the measure `anchors` needs at least three `high` and three `low` lines")
+        if self.measure != "anchors" and (self.high or self.low):
+            raise ValueError("`high` and `low` lines belong to the measure `anchors` alone")
 
 
 class Rubric(Strict):

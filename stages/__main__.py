@@ -5,13 +5,15 @@ Every run first validates the whole of `params.yaml`, so that a misspelt key of 
 
 import sys
 from types import ModuleType
+from typing import Annotated, get_args
 
 import typer
+from pydantic import Field
 
 from mascot.errors import ConfigurationError, MascotError
-from mascot.params import PARAMS, Speaker
+from mascot.params import PARAMS, Speaker, read_params
 from mascot.references import ModelReference, Slot
-from mascot.yamlfiles import Strict, load_yaml
+from mascot.yamlfiles import Strict, check
 from stages import base, candidates, contexts, judgments, pairs, sft
 
 STAGES: dict[str, ModuleType] = {
@@ -28,7 +30,7 @@ class AllParams(Strict):
     """The whole of `params.yaml`: a section a stage, and the maps that several stages run over."""
 
     base: dict[Slot, ModelReference]
-    speakers: dict[str, Speaker]
+    speakers: Annotated[dict[str, Speaker], Field(min_length=1)]
     contexts: dict[str, contexts.Params]
     sft: sft.Params
     candidates: candidates.Params
@@ -42,7 +44,10 @@ def validate_params() -> AllParams:
     Raises:
         ConfigurationError: names the key and the way out.
     """
-    params: AllParams = load_yaml(PARAMS, AllParams)
+    params: AllParams = check(read_params() or {}, AllParams, str(PARAMS))
+    for slot in get_args(Slot):
+        if slot not in params.base:
+            raise ConfigurationError(f"{PARAMS}: `base.{slot}` is missing; add its model reference.")
     for key, speaker in params.speakers.items():
         if key != f"{speaker.domain}-{speaker.persona}":
             raise ConfigurationError(
@@ -60,15 +65,20 @@ for _name, _module in STAGES.items():
 
 @app.callback()
 def before() -> None:
-    validate_params()
+    if "--help" not in sys.argv:
+        validate_params()
 
 
 def main() -> None:
+    """Run a stage. A `MascotError`, and a package that an extra would bring, become a message and exit status 1."""
     try:
         app()
     except MascotError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("mascot", "stages"):
+            raise
+        sys.exit(f"error: this stage needs the package `{error.name}`, which is not installed. Run `pip install -e '.[train]'`.")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Finished batches are kept in the journal: a killed run goes on where it was.
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from pydantic import Field
@@ -17,7 +17,7 @@ from pydantic import Field
 from mascot.contexts import sample
 from mascot.dialogue.checks import check_reply, same_text
 from mascot.dialogue.render import speaker_messages
-from mascot.dialogue.types import TURNS_DTYPE, Context, Split, contexts_from_frame, turns_to_rows
+from mascot.dialogue.types import CONTEXT_SCHEMA, TURNS_DTYPE, Context, contexts_from_frame, turns_to_rows
 from mascot.engines.generate import generate
 from mascot.engines.types import Adapter, Completion, Request, Sampling
 from mascot.errors import DataError
@@ -47,19 +47,22 @@ class SamplingParams(Strict):
     """See `mascot.engines.types.Sampling`."""
 
     max_tokens: int = Field(ge=1)
-    temperature: float = Field(ge=0)
+    temperature: float = Field(gt=0)
     top_k: int = Field(ge=0)
     top_p: float = Field(gt=0, le=1)
     min_p: float = Field(ge=0, lt=1)
 
 
 class Params(Strict):
-    """`k` samples for each of so many `contexts` of each split. `batch_size` sequences are decoded together in process."""
+    """`k` samples for each of so many `contexts` of each split, or all that there are.
+
+    `batch_size` sequences are decoded together in process.
+    """
 
     engine: Literal["transformers", "http"]
     init: Literal["sft", "base"]
     k: int = Field(ge=2)
-    contexts: dict[Split, int] = Field(min_length=1)
+    contexts: dict[Literal["train", "validation"], Annotated[int, Field(ge=1)]] = Field(min_length=1)
     sampling: SamplingParams
     batch_size: int = Field(ge=1)
     seed: int
@@ -70,7 +73,7 @@ def run(instance: str) -> None:
     speaker = read_section(Speaker, "speakers", instance)
     persona = load_persona(speaker.card)
     path = Path("data/contexts") / f"{speaker.domain}.parquet"
-    contexts = sample(contexts_from_frame(read_parquet(path, "contexts")), params.contexts, params.seed)
+    contexts = sample(contexts_from_frame(read_parquet(path, f"contexts@{speaker.domain}", CONTEXT_SCHEMA)), params.contexts, params.seed)
     if not contexts:
         raise DataError(f"{path}: no contexts in the splits {', '.join(params.contexts)}. Choose others in `candidates.contexts`.")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from mascot.dialogue.types import TURNS_DTYPE, contexts_from_frame, turns_from_rows
+from mascot.dialogue.types import CONTEXT_SCHEMA, TURNS_DTYPE, contexts_from_frame, turns_from_rows
 from mascot.errors import DataError
 from mascot.files import read_parquet, write_json, write_parquet
 from mascot.journal import Journal
@@ -24,16 +24,20 @@ from mascot.personas import load_persona
 from mascot.rubrics import load_rubric
 from mascot.yamlfiles import Strict
 
+CANDIDATE_COLUMNS = {
+    "context_id": pl.String(),
+    "split": pl.String(),
+    "turns": TURNS_DTYPE,
+    "sample": pl.Int32(),
+    "text": pl.String(),
+    "status": pl.String(),
+}
+
 CRITERIA_DTYPE = pl.List(pl.Struct({"criterion": pl.String, "score": pl.Float64, "value": pl.Float64, "feedback": pl.String}))
 
 SCHEMA = pl.Schema(
     {
-        "context_id": pl.String(),
-        "split": pl.String(),
-        "turns": TURNS_DTYPE,
-        "sample": pl.Int32(),
-        "text": pl.String(),
-        "status": pl.String(),
+        **CANDIDATE_COLUMNS,
         "score": pl.Float64(),
         "criteria": CRITERIA_DTYPE,
         "fault": pl.String(),
@@ -53,9 +57,11 @@ def run(instance: str) -> None:
     params = read_section(Params, "judgments")
     speaker = read_section(Speaker, "speakers", instance)
     persona, rubric = load_persona(speaker.card), load_rubric(Path("data/rubrics") / f"{speaker.domain}.yaml")
-    contexts = contexts_from_frame(read_parquet(Path("data/contexts") / f"{speaker.domain}.parquet", "contexts"))
+    contexts = contexts_from_frame(
+        read_parquet(Path("data/contexts") / f"{speaker.domain}.parquet", f"contexts@{speaker.domain}", CONTEXT_SCHEMA)
+    )
     path = speaker.artifact("data/candidates", ".parquet")
-    candidates = read_parquet(path, f"candidates@{instance}")
+    candidates = read_parquet(path, f"candidates@{instance}", CANDIDATE_COLUMNS)
     usable = candidates.filter(pl.col("status") == "ok")
     if usable.is_empty():
         raise DataError(

@@ -8,7 +8,7 @@ As in the paper: up to K (K - 1) / 2 pairs a context, kept where the mean scores
 from pydantic import Field
 
 from mascot.files import read_parquet, write_json, write_parquet
-from mascot.pairs import preference_pairs
+from mascot.pairs import COLUMNS, preference_pairs
 from mascot.params import Speaker, read_section
 from mascot.yamlfiles import Strict
 
@@ -22,7 +22,7 @@ class Params(Strict):
 def run(instance: str) -> None:
     params = read_section(Params, "pairs")
     speaker = read_section(Speaker, "speakers", instance)
-    judged = read_parquet(speaker.artifact("data/judgments", ".parquet"), f"judgments@{instance}")
+    judged = read_parquet(speaker.artifact("data/judgments", ".parquet"), f"judgments@{instance}", COLUMNS)
     pairs, metrics = preference_pairs(judged, params.margin)
     write_parquet(pairs, speaker.artifact("data/pairs", ".parquet"))
     write_json(metrics, speaker.artifact("metrics/pairs", ".json"))

@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 os.environ["HF_HUB_OFFLINE"] = "1"
+for number, (key, value) in enumerate((("user.email", "tests@example.org"), ("user.name", "tests"), ("init.defaultBranch", "main"))):
+    os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value, "GIT_CONFIG_COUNT": "3"}
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,6 @@ def copy_tree(target: Path) -> Workspace:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
     workspace = Workspace(target, target.with_name(f"{target.name}-cache"))
-    for key, value in (("user.email", "tests@example.org"), ("user.name", "tests"), ("init.defaultBranch", "main")):
-        os.environ.setdefault("GIT_CONFIG_COUNT", "0")
-        count = int(os.environ["GIT_CONFIG_COUNT"])
-        os.environ |= {f"GIT_CONFIG_KEY_{count}": key, f"GIT_CONFIG_VALUE_{count}": value, "GIT_CONFIG_COUNT": str(count + 1)}
     workspace.run("git", "init", "-q")
     workspace.run("git", "add", "-A")
     workspace.run("git", "commit", "-q", "-m", "A copy of the working tree")

@@ -83,8 +83,8 @@ def finished(cache: Path) -> int:
         return 0
 
 
-@pytest.mark.parametrize(("stage", "output", "setting"), [("candidates", CANDIDATES, "batch_size: 64"), ("judgments", JUDGMENTS, "k: 4")])
-def test_a_killed_stage_goes_on_where_it_was_and_ends_the_same(smoke_copy: Workspace, stage: str, output: str, setting: str) -> None:
+@pytest.mark.parametrize(("stage", "output"), [("candidates", CANDIDATES), ("judgments", JUDGMENTS)])
+def test_a_killed_stage_goes_on_where_it_was_and_ends_the_same(smoke_copy: Workspace, stage: str, output: str) -> None:
     """Three runs with fresh journals: undisturbed, killed after its first batches, and killed at once; all bytes are the same."""
     if stage == "candidates":
         smoke_copy.edit("params.yaml", "batch_size: 64", "batch_size: 8")

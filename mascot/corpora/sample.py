@@ -28,7 +28,9 @@ def load(source: Path, domain: str) -> list[Context]:
     """
     contexts: list[Context] = []
     seen: dict[str, Path] = {}
-    for path in sorted(source.glob("*.yaml")):
+    if not source.is_dir():
+        raise DataError(f"{source}: is not a folder; `source` names the folder of the corpus.")
+    for path in sorted([*source.glob("*.yaml"), *source.glob("*.yml")]):
         for entry in load_yaml(path, list[_Entry]) if path.stat().st_size else []:
             if entry.id in seen:
                 raise DataError(f"{path}: the id `{entry.id}` is used in {seen[entry.id]} already; give this context one of its own.")

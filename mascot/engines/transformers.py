@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from mascot.device import precision
 from mascot.engines.local import load_language_model, load_tokenizer, load_window
 from mascot.engines.types import Adapter, Batch, Completion, Request
 from mascot.errors import DataError
@@ -29,7 +30,8 @@ class TransformersEngine:
 
     Args:
         base: the folder that the stage `base` made.
-        batch_size: sequences that are decoded together. Samples depend on it, so it is a parameter and part of the batches' keys.
+        batch_size: sequences that are decoded together (a request of more samples is a batch of its own). Samples depend on it,
+            so it is a parameter and part of the batches' keys.
     """
 
     def __init__(self, base: Path, batch_size: int) -> None:
@@ -48,7 +50,7 @@ class TransformersEngine:
 
     @property
     def identity(self) -> Any:
-        return ["transformers", VERSION, self.base.identity]
+        return ["transformers", VERSION, self.base.identity, str(precision())]
 
     def prompt_ids(self, request: Request) -> list[int]:
         """The token ids of a request's messages under the model's chat template, up to where the answer begins."""

@@ -7,8 +7,9 @@ persona
     written replies from its counter-exemplars; the value is the distance from its boundary. The sentence encoder tells topics,
     not manners: on the contrast sets the middle layer separates personas far better.
 relevance
-    Closeness (cosine of the sentence encoder) to this context less mean closeness to the other contexts of the pool, plus a
-    tenth of the summed rarity of the content words shared with this context (rarity: inverse document frequency in the pool, 0 to 1).
+    Closeness (cosine of the sentence encoder, which reads some 200 words at most) to this context less mean closeness to the other
+    contexts of the pool, plus a tenth of the summed rarity of the content words shared with this context (rarity: inverse document
+    frequency in the pool, 0 to 1).
 novelty
     The share of the reply's content words that the context does not have.
 wellformedness
@@ -38,6 +39,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from mascot.device import device
 from mascot.dialogue.types import Turn
 from mascot.errors import DataError
 from mascot.files import content_hash, file_hash
@@ -46,7 +48,7 @@ from mascot.judges.scoring import Measured, Scale, novelty, spoken, verdicts
 from mascot.judges.text import content_stems
 from mascot.judges.types import Item, Verdict
 from mascot.personas import Persona
-from mascot.references import load_base
+from mascot.references import load_base, loading
 from mascot.rubrics import Criterion, Measure, Rubric
 
 Floats = NDArray[np.floating[Any]]
@@ -152,7 +154,8 @@ class ExemplarJudge:
 
     def _relevance(self, replies: Sequence[str], contexts: Sequence[str]) -> list[float]:
         said, own = self._encode(replies), self._encode(contexts)
-        closeness = (said * own).sum(1) - (said @ self._pool_vectors.T).mean(1)
+        others = np.array([[text != context for text in self._pool] for context in contexts])
+        closeness = (said * own).sum(1) - (said @ self._pool_vectors.T).mean(1, where=others)
         shared = [
             sum(self._rarity.get(stem, 1.0) for stem in set(content_stems(reply)) & set(content_stems(context)))
             for reply, context in zip(replies, contexts, strict=True)
@@ -161,7 +164,8 @@ class ExemplarJudge:
 
     @cached_property
     def _sentence_encoder(self) -> SentenceTransformer:
-        return SentenceTransformer(self._encoder.name, revision=self._encoder.revision, device="cpu", trust_remote_code=False)
+        with loading(self._encoder):
+            return SentenceTransformer(self._encoder.name, revision=self._encoder.revision, device=device(), trust_remote_code=False)
 
     @cached_property
     def _pool_vectors(self) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mascot.device import precision
 from mascot.engines.local import load_language_model
 from mascot.judges.scoring import shuffled
 from mascot.references import load_base
@@ -34,7 +35,7 @@ class Reader:
 
     @property
     def identity(self) -> Any:
-        return [self._base.identity, SHUFFLES, SEQUENCES_A_PASS]
+        return [self._base.identity, str(precision()), SHUFFLES, SEQUENCES_A_PASS]
 
     @cached_property
     def _model(self) -> Any:

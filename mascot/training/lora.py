@@ -1,6 +1,6 @@
 """The shape of a LoRA adapter, as params give it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ class Lora(Strict):
     r: int = Field(ge=1)
     alpha: int = Field(ge=1)
     dropout: float = Field(ge=0, lt=1)
-    target_modules: Literal["all-linear"] | list[str]
+    target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)]
 
     def arguments(self) -> dict[str, Any]:
         """As `peft.LoraConfig` takes it."""

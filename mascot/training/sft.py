@@ -15,10 +15,11 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
 from mascot.adapters import save_adapter
+from mascot.device import device, precision
 from mascot.dialogue.types import Message
 from mascot.errors import DataError, ModelError
 from mascot.progress import progress
-from mascot.references import Base
+from mascot.references import Base, loading
 from mascot.training.curves import Curves, ShowProgress
 from mascot.training.lora import Lora
 
@@ -53,9 +54,10 @@ def train_sft(
         DataError: an example is longer than `max_tokens`; TRL would cut its end silently.
         ModelError: the loss is not finite.
     """
-    tokenizer = AutoTokenizer.from_pretrained(**base.load_arguments)
+    with loading(base):
+        tokenizer = AutoTokenizer.from_pretrained(**base.load_arguments)
+        model = AutoModelForCausalLM.from_pretrained(**base.load_arguments, dtype=torch.float32)
     rows = {"train": _rows(train, tokenizer, settings), "validation": _rows(validation, tokenizer, settings)}
-    model = AutoModelForCausalLM.from_pretrained(**base.load_arguments, dtype=torch.float32)
     steps = math.ceil(len(train) / settings.batch_size) * settings.epochs
     with tempfile.TemporaryDirectory() as scratch, progress("sft", steps, "steps") as shown:
         plotted = Curves(curves)
@@ -71,7 +73,8 @@ def train_sft(
                 max_length=settings.max_tokens,
                 completion_only_loss=True,
                 gradient_checkpointing=False,
-                bf16=torch.cuda.is_available(),
+                use_cpu=device() == "cpu",
+                bf16=precision() == torch.bfloat16,
                 seed=settings.seed,
                 save_strategy="no",
                 logging_steps=1,
@@ -96,7 +99,7 @@ def train_sft(
         raise ModelError(
             f"{out}: the loss is not finite (validation {before} before, {after} after). Lower the learning rate and run again."
         )
-    save_adapter(trainer.model, out, base, train[0].messages[0]["content"])
+    save_adapter(trainer.model, out, base)
     adapted: Any = trainer.model
     trainable, total = adapted.get_nb_trainable_parameters()
     return {
