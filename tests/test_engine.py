@@ -1,5 +1,6 @@
 """The engine in process, with the real language model."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from conftest import Workspace
 
 from mascot.adapters import adapter_hash
+from mascot.dialogue.checks import check_reply
 from mascot.dialogue.render import speaker_messages
 from mascot.dialogue.types import PERSON, Turn
 from mascot.engines.generate import generate
@@ -144,3 +146,18 @@ def test_the_journal_answers_for_the_model(engine: TransformersEngine, requests:
     fresh = TransformersEngine(base_models / "policy", batch_size=16)
     assert generate(fresh, requests, Journal(tmp_path / "journal"), "second") == first
     assert "model" not in vars(fresh)
+
+
+def test_each_turn_of_a_chat_only_adds_to_what_was_rendered_before(engine: TransformersEngine, smoke: Workspace) -> None:
+    """Three turns, the first reply with a thinking block (pitfall 12): each rendering, in tokens, is a prefix of the next."""
+    persona = load_persona(smoke.root / "data/personas/support/anchor.yaml")
+    turns: list[Turn] = []
+    rendered: list[list[int]] = []
+    for said, raw in zip(SAID, ("<think>who is that?</think>What a relief.", "It must have stung.", "So quiet."), strict=True):
+        turns.append(Turn(PERSON, said))
+        messages = tuple(speaker_messages(persona, turns))
+        rendered.append(engine.prompt_ids(Request("r", messages, GREEDY, seed=1)))
+        turns.append(Turn(persona.name, check_reply(raw, persona.name).text))
+    assert "who is that" not in engine.tokenizer.decode(rendered[2])
+    for shorter, longer in itertools.pairwise(rendered):
+        assert longer[: len(shorter)] == shorter

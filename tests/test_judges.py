@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 LEAST_AUC = 0.9
 # What the evaluating judge may get wrong: pairs of a good reply and a parrot, slogan or gibberish in the wrong order. Its counts of
 # words take two of 140 good replies, which share no rare word with what they answer, for slogans or salad.
-MOST_WRONG_PAIRS = {"exemplar": 0.0, "classifier": 0.03}
+MOST_WRONG_PAIRS = {"exemplar": 0.0, "classifier": 0.05}
 
 
 def pool(domain: str) -> list[tuple[Turn, ...]]:

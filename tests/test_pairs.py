@@ -7,22 +7,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from mascot.dialogue.types import TURNS_DTYPE, Context, Turn
+from mascot.dialogue.types import Context, Turn
 from mascot.engines.types import Completion
 from mascot.errors import DataError
-from mascot.pairs import NEEDED, preference_pairs
+from mascot.files import read_parquet
+from mascot.pairs import COLUMNS, preference_pairs
 from mascot.personas import Persona
 from stages.candidates import _candidates
-
-SCHEMA = {
-    "context_id": pl.String,
-    "split": pl.String,
-    "turns": TURNS_DTYPE,
-    "sample": pl.Int32,
-    "text": pl.String,
-    "status": pl.String,
-    "score": pl.Float64,
-}
 
 
 def row(context: str, sample: int, score: float | None, status: str = "ok", split: str = "train") -> dict:
@@ -39,7 +30,7 @@ def row(context: str, sample: int, score: float | None, status: str = "ok", spli
 
 
 def frame(rows: list[dict]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=SCHEMA)
+    return pl.DataFrame(rows, schema=COLUMNS)
 
 
 def one_context(*scores: float | None) -> pl.DataFrame:
@@ -83,7 +74,7 @@ def test_equal_scores_are_a_tie_at_any_margin(margin):
     assert counts["tied"] == 1
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("missing", [None])
 def test_a_missing_score_is_excluded_and_never_low(missing):
     pairs, counts = preference_pairs(one_context(5.0, missing, 1.0), 0.5)
     assert pairs.select("chosen", "rejected").rows() == [("c 0", "c 2")]
@@ -107,7 +98,7 @@ def test_eight_equal_texts_give_no_pair():
     texts = ["Same words.", "same words", "Anchor: Same words!", *["Same words."] * 5]
     candidates = _candidates(context, persona, [Completion(text, "stop") for text in texts])
     assert [one["status"] for one in candidates] == ["ok", *["duplicate"] * 7]
-    scored = [{key: one[key] for key in SCHEMA if key != "score"} | {"score": 1.0 + number / 2} for number, one in enumerate(candidates)]
+    scored = [{key: one[key] for key in COLUMNS if key != "score"} | {"score": 1.0 + number / 2} for number, one in enumerate(candidates)]
     pairs, counts = preference_pairs(frame(scored), 0.5)
     assert pairs.height == 0
     assert (counts["possible"], counts["kept"], counts["excluded"], counts["duplicates"]) == (28, 0, 28, 7)
@@ -131,10 +122,28 @@ def test_pairs_are_made_within_a_context_only_and_keep_what_it_was():
     assert counts["kept_by_split"] == {"train": 1, "validation": 1}
 
 
-@pytest.mark.parametrize("column", sorted(NEEDED))
-def test_a_missing_column_is_named(column):
-    with pytest.raises(DataError, match=rf"\b{column}\b.*dvc repro"):
-        preference_pairs(one_context(1.0, 5.0).drop(column), 0.5)
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_a_missing_column_and_one_of_another_type_are_named(column, tmp_path):
+    path = tmp_path / "judgments.parquet"
+    for broken in (one_context(1.0, 5.0).drop(column), one_context(1.0, 5.0).with_columns(pl.lit(None).alias(column))):
+        broken.write_parquet(path)
+        with pytest.raises(DataError, match=rf"judgments.parquet: the column `{column}`.*dvc repro judgments@x"):
+            read_parquet(path, "judgments@x", COLUMNS)
+
+
+@pytest.mark.parametrize("score", [0.5, 9.0, -4.0, float("inf"), float("nan")])
+def test_a_score_that_no_rubric_gives_is_refused(score):
+    with pytest.raises(DataError, match="outside 1 to 5"):
+        preference_pairs(one_context(score, 3.0), 0.5)
+
+
+def test_rows_without_a_key_or_with_the_same_one_are_refused():
+    rows = one_context(1.0, 5.0)
+    for column in ("context_id", "sample"):
+        with pytest.raises(DataError, match=f"have no `{column}`"):
+            preference_pairs(rows.with_columns(pl.lit(None, dtype=rows.schema[column]).alias(column)), 0.5)
+    with pytest.raises(DataError, match="share their context and sample"):
+        preference_pairs(pl.concat([rows, rows]), 0.5)
 
 
 @pytest.mark.parametrize("rows", [[], [row("c", 0, None)], [row("c", 0, None), row("c", 1, None)], [row("c", 0, 3.0), row("c", 1, 3.0)]])
@@ -171,7 +180,7 @@ def naive(rows: list[dict], margin: float) -> tuple[list[tuple[str, str, str]], 
 def test_random_judgments_give_the_pairs_of_a_plain_loop(seed):
     """Scores are quarters, so that a plain loop needs no rounding."""
     choose = random.Random(seed)
-    scores = [None, float("nan"), *(1 + quarter / 4 for quarter in range(17))]
+    scores = [None, *(1 + quarter / 4 for quarter in range(17))]
     rows = [
         row(f"c{context}", sample, choose.choice(scores), choose.choice(["ok", "ok", "ok", "duplicate", "empty", "failed"]))
         for context in choose.sample(range(20), choose.randint(1, 6))

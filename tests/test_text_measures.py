@@ -36,7 +36,8 @@ RUBRIC = Rubric.model_validate(
         "criteria": {
             "manner": CRITERION | {"title": "Manner", "measure": "persona"},
             "fit": CRITERION | {"title": "Fit", "measure": "relevance"},
-            "warmth": CRITERION | {"title": "Warmth", "measure": "anchors", "high": ["warm", "kind", "dear"], "low": ["cold", "dry", "curt"]},
+            "warmth": CRITERION
+            | {"title": "Warmth", "measure": "anchors", "high": ["warm"] * 3, "low": ["cold"] * 3},
         },
     }
 )

@@ -199,6 +199,12 @@ def rename_speaker(key: str, other: str, **fields: str):
         (set_key("candidates", "k", to=1), ["candidates.k", "greater than or equal to 2", "got 1"]),
         (set_key("candidates", "k", to="four"), ["candidates.k", "four"]),
         (set_key("candidates", "engine", to="vllm2"), ["candidates.engine", "'transformers'"]),
+        (set_key("candidates", "contexts", to={"train": -1}), ["candidates.contexts.train"]),
+        (set_key("candidates", "contexts", to={"test": 8}), ["candidates.contexts.test"]),
+        (set_key("candidates", "sampling", "temperature", to=0), ["candidates.sampling.temperature"]),
+        (set_key("sft", "lora", "target_modules", to=[]), ["sft.lora.target_modules"]),
+        (set_key("speakers", to={}), ["`speakers`"]),
+        (set_key("base", to={"policy": {"reference": "path:x"}}), ["`base.encoder` is missing"]),
         (set_key("candidates", "sampling", "temprature", to=1.0), ["candidates.sampling.temprature", "did you mean `temperature`?"]),
         (set_key("candidates", "sampling", "top_p", to=0.0), ["candidates.sampling.top_p"]),
         (set_key("candidates", "contexts", to={}), ["candidates.contexts"]),
@@ -242,7 +248,7 @@ def test_a_rate_written_the_pyyaml_way_is_read_as_a_number(params):
 
 def test_params_that_are_not_there_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "no such file" in refused_params()
+    assert "there is no params.yaml here" in refused_params()
 
 
 def test_read_section_names_what_there_is(params):
@@ -323,7 +329,7 @@ def test_a_persona_is_read_as_written(file):
     ("change", "parts"),
     [
         (set_key("measure", to="vibes"), ["`criteria.warmth.measure`", "vibes"]),
-        (set_key("measure", to="anchors"), ["`criteria.warmth`", "`high` and `low`"]),
+        (set_key("measure", to="anchors"), ["`criteria.warmth`", "three `high` and three `low`"]),
         (set_key("high", to=["Warm."]), []),
         (set_key("scale", to={1: "bad", 5: "good"}), ["`criteria.warmth.scale`"]),
         (set_key("scale", to={1: "bad", 2: "poor", 3: "fair", 5: "good"}), ["`criteria.warmth.scale.2`"]),
@@ -338,7 +344,7 @@ def test_a_mistake_in_a_rubric_is_named_with_file_and_key(file, change, parts):
     change(criterion)
     if not parts:  # `high` lines alone, with a measure that has no use for them: as good as a `low` that was forgotten
         criterion["low"] = ["Cold."]
-        parts = ["`criteria.warmth`", "no other"]
+        parts = ["`criteria.warmth`", "alone"]
     file.write_text(yaml.safe_dump(rubric))
     with pytest.raises(ConfigurationError) as caught:
         load_rubric(file)
@@ -350,10 +356,10 @@ def test_a_mistake_in_a_rubric_is_named_with_file_and_key(file, change, parts):
 
 
 def test_all_seven_personas_are_shipped():
-    assert [name(path) for path in PERSONAS] == [
+    assert {name(path) for path in PERSONAS} >= {
         *("meetings-captain", "meetings-critic", "meetings-logger", "meetings-scribe"),
         *("support-anchor", "support-beacon", "support-catalyst"),
-    ]
+    }
 
 
 @pytest.mark.parametrize("path", PERSONAS, ids=name)
@@ -390,9 +396,11 @@ def test_every_shipped_evaluation_file_loads_and_is_long_enough(path):
         assert len(set(lines)) == len(lines)
 
 
-def test_every_persona_and_a_generic_assistant_have_evaluation_lines():
+def test_evaluation_lines_belong_to_a_persona_or_to_the_generic_assistant():
+    """They are optional for a persona; a file of no persona's is a misspelt one."""
     lines = {name(path) for path in EVALUATION if path.stem != "rubric"}
-    assert lines == {name(path) for path in PERSONAS} | {"support-generic", "meetings-generic"}
+    generic = {"support-generic", "meetings-generic"}
+    assert generic <= lines <= {name(path) for path in PERSONAS} | generic
 
 
 @pytest.mark.parametrize("path", PERSONAS, ids=name)
@@ -400,5 +408,6 @@ def test_a_persona_shares_no_line_with_its_evaluation(path):
     """The evaluating judge shares no lines with what trained the reward."""
     persona = load_persona(path)
     written = {*persona.exemplars, *persona.counter_exemplars, *(reply.reply for reply in persona.replies)}
-    lines = load_yaml(ROOT / "data/evaluation" / path.parent.name / path.name, dict[Literal["lines"], list[Text]])["lines"]
+    evaluation = ROOT / "data/evaluation" / path.parent.name / path.name
+    lines = load_yaml(evaluation, dict[Literal["lines"], list[Text]])["lines"] if evaluation.exists() else []
     assert written & set(lines) == set()
