@@ -36,8 +36,7 @@ RUBRIC = Rubric.model_validate(
         "criteria": {
             "manner": CRITERION | {"title": "Manner", "measure": "persona"},
             "fit": CRITERION | {"title": "Fit", "measure": "relevance"},
-            "warmth": CRITERION
-            | {"title": "Warmth", "measure": "anchors", "high": ["warm"] * 3, "low": ["cold"] * 3},
+            "warmth": CRITERION | {"title": "Warmth", "measure": "anchors", "high": ["warm"] * 3, "low": ["cold"] * 3},
         },
     }
 )
@@ -103,8 +102,8 @@ def test_repeated_share_finds_loops():
 
 def test_scale_goes_through_its_two_points_and_rises_between():
     scale = Scale(-0.5, 1.5)
-    assert scale.score(-0.5) == pytest.approx(1.4)
-    assert scale.score(1.5) == pytest.approx(4.6)
+    assert scale.score(-0.5) == pytest.approx(1.5)
+    assert scale.score(1.5) == pytest.approx(4.0)
     scores = [scale.score(value / 10) for value in range(-20, 40)]
     assert scores == sorted(scores) and len(set(scores)) == len(scores)
 
@@ -150,8 +149,8 @@ def judged(reply: str, *said: str, relevance: float = 1.0, order: float = 1.0, p
 def test_a_good_reply_is_scored_by_its_measures():
     verdict = judged(GOOD, SAID)
     assert verdict.fault is None and verdict.status == "ok"
-    assert {score.criterion: score.score for score in verdict.scores} == {"manner": 4.6, "fit": 4.6, "warmth": 3.0}
-    assert verdict.overall == pytest.approx((4.6 + 4.6 + 3.0) / 3)
+    assert {score.criterion: score.score for score in verdict.scores} == {"manner": 4.0, "fit": 4.0, "warmth": 2.5826}
+    assert verdict.overall == pytest.approx((4.0 + 4.0 + 2.5826) / 3)
     assert "Warmth" in verdict.feedback
 
 
@@ -186,7 +185,7 @@ def test_a_criterion_without_a_measure_is_missing_and_not_zero():
     verdict = judged(GOOD, SAID, persona=None)
     manner, fit, _ = verdict.scores
     assert manner.score is None and manner.value is None and manner.feedback
-    assert fit.score == 4.6
+    assert fit.score == 4.0
     assert verdict.overall is None
     assert "Manner" not in verdict.feedback
 
@@ -205,8 +204,8 @@ def test_every_item_gets_its_own_verdict_in_order():
     anchors = {"warmth": Measured([1.0, 0.0, 0.0], scale)}
     found = verdicts(RUBRIC, PERSONA, items, measured, anchors, Measured([1.0, 0.0, 1.0], scale), 0.3)
     assert [verdict.fault for verdict in found] == [None, "empty", None]
-    assert [score.score for score in found[0].scores] == [1.4, 4.6, 4.6]
-    assert [score.score for score in found[2].scores] == [4.6, 3.0, 1.4]
+    assert [score.score for score in found[0].scores] == [1.5, 4.0, 4.0]
+    assert [score.score for score in found[2].scores] == [4.0, 2.5826, 1.5]
 
 
 @pytest.mark.parametrize(("scores", "overall"), [([1.0, 2.0], 1.5), ([1.0, None], None), ([None, None], None), ([], None)])

@@ -18,7 +18,7 @@ anchors
     As `persona`, between the criterion's `high` and `low` lines.
 
 A value becomes a score by a logistic curve through two points taken from the persona's own file: what its written replies
-typically reach gives 4.6, what counts as none of it gives 1.4.
+typically reach gives 4, what counts as none of it gives 1.5.
 
 Parroting (of the prompt, of somebody's line, of a written line), slogans that would fit any context, loops and word salad get 1
 on every criterion, and the feedback says which of them it was.

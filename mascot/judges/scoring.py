@@ -29,7 +29,10 @@ ORDER_SHARE = 0.54
 
 @dataclass(frozen=True)
 class Scale:
-    """The curve from a value to a score: 1.4 at `low` (what counts as none of it), 4.6 at `high` (what is typical of good replies)."""
+    """The curve from a value to a score: 1.5 at `low` (what counts as none of it), 4 at `high` (what is typical of good replies).
+
+    4 and not 5, so that replies about as good as written ones still differ enough to make pairs.
+    """
 
     low: float
     high: float
@@ -37,11 +40,11 @@ class Scale:
     def score(self, value: float) -> float:
         """A score between 1 and 5.
 
-        >>> Scale(0.0, 2.0).score(1.0)
-        3.0
+        >>> Scale(0.0, 2.0).score(0.0), Scale(0.0, 2.0).score(2.0)
+        (1.5, 4.0)
         """
         share = (value - self.low) / max(self.high - self.low, 1e-6)
-        exponent = min(max(-math.log(81) * (share - 0.5), -30.0), 30.0)
+        exponent = min(max(math.log(7) - math.log(21) * share, -30.0), 30.0)
         return round(1 + 4 / (1 + math.exp(exponent)), 4)
 
 
