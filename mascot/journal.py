@@ -8,6 +8,7 @@ nothing but time.
 import json
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from mascot.files import content_hash
 from mascot.progress import progress
 
 _KEYS_A_QUERY = 500
+_OPENING_TRIES = 100
 
 
 def cache_folder() -> Path:
@@ -33,11 +35,23 @@ class Journal:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA busy_timeout = 60000")
+            self._use_write_ahead_log()
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute("CREATE TABLE IF NOT EXISTS finished (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
         except (OSError, sqlite3.Error) as error:
             raise self._failure(error) from error
+
+    def _use_write_ahead_log(self) -> None:
+        """Switch the file to the write-ahead log. SQLite does not wait for its lock here when two processes open a new file at once."""
+        for attempt in range(_OPENING_TRIES):
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or attempt == _OPENING_TRIES - 1:
+                    raise
+                time.sleep(0.1)
 
     def get(self, keys: Sequence[str]) -> dict[str, Any]:
         """The values of those `keys` that are recorded."""

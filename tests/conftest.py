@@ -1,11 +1,13 @@
 """Fixtures: a copy of the working tree as a repository of its own, and one whole run of the smoke profile."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,10 +47,15 @@ class Workspace:
         assert old in text, f"{path} has no {old!r}"
         file.write_text(text.replace(old, new, 1))
 
-    def would_run(self) -> list[str]:
-        """The stages that DVC says it would run now."""
-        printed = self.run("dvc", "repro", "--dry", "--allow-missing").stdout
-        return [line.split("'")[1] for line in printed.splitlines() if line.startswith("Running stage")]
+    def stale(self) -> set[str]:
+        """The stages whose command, code, inputs or params are not those of dvc.lock. Inputs that were never pulled do not count."""
+
+        def changed(entry: Any) -> bool:
+            deps = entry.get("changed deps", {}) if isinstance(entry, dict) else {}
+            return entry == "changed command" or any(state != "deleted" for state in deps.values())
+
+        status = json.loads(self.run("dvc", "status", "--json").stdout)
+        return {stage for stage, entries in status.items() if any(changed(entry) for entry in entries)}
 
 
 def copy_tree(target: Path) -> Workspace:

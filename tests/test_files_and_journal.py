@@ -185,11 +185,11 @@ def test_folder_hash_goes_by_names_and_contents(tmp_path):
 def test_parquet_survives_and_a_missing_or_broken_one_names_the_stage(tmp_path):
     path, table = tmp_path / "a.parquet", pl.DataFrame({"x": [1, None], "y": ["a", "b"]})
     write_parquet(table, path)
-    assert read_parquet(path, "pairs").equals(table)
+    assert read_parquet(path, "pairs", {}).equals(table)
     path.write_bytes(path.read_bytes()[:40])
     for wrong in (path, tmp_path / "absent.parquet"):
         with pytest.raises(DataError, match=r"dvc repro pairs@support-anchor") as caught:
-            read_parquet(wrong, "pairs@support-anchor")
+            read_parquet(wrong, "pairs@support-anchor", {})
         assert str(wrong) in str(caught.value)
 
 

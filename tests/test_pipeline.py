@@ -130,7 +130,7 @@ def test_editing_a_persona_reruns_only_its_stages(smoke_copy: Workspace) -> None
 
 
 def test_an_experiment_with_another_margin_reruns_only_pairs_and_can_be_compared(smoke_copy: Workspace) -> None:
-    printed = smoke_copy.run("dvc", "exp", "run", "-S", "pairs.margin=1.5").stdout
+    printed = smoke_copy.run("dvc", "exp", "run", "-S", "pairs.margin=4.0").stdout
     ran = {line.split("'")[1].split("@")[0] for line in printed.splitlines() if line.startswith("Running stage")}
     assert ran == {"pairs"}
     assert "pairs.margin" in smoke_copy.run("dvc", "params", "diff").stdout
@@ -158,14 +158,14 @@ def test_a_second_clone_pulls_everything_and_has_nothing_to_rerun(smoke_copy: Wo
     second = Workspace(tmp_path / "second", tmp_path / "second-cache")
     second.run("dvc", "pull")
     assert second.run("dvc", "status").stdout.strip() == "Data and pipelines are up to date."
-    assert second.would_run() == []
+    assert second.stale() == set()
     assert (second.root / CANDIDATES).read_bytes() == (smoke_copy.root / CANDIDATES).read_bytes()
 
 
 @pytest.mark.parametrize(
     ("edit", "stage", "expected"),
     [
-        (("params.yaml", "k: 4", "k: 1"), "candidates", "`k`"),
+        (("params.yaml", "k: 4", "k: 1"), "candidates", "`candidates.k`"),
         (("params.yaml", "max_tokens: 40", "max_tokens: 9000"), "candidates", "the window of"),
         (("params.yaml", "examples: 8", "examples: 80"), "sft", "`replies` has 24 written replies"),
         (("params.yaml", "margin: 0.5", "margn: 0.5"), "pairs", "did you mean `margin`"),
