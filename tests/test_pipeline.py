@@ -135,7 +135,7 @@ def test_an_experiment_with_another_margin_reruns_only_pairs_and_can_be_compared
     assert ran == {"pairs"}
     assert "pairs.margin" in smoke_copy.run("dvc", "params", "diff").stdout
     compared = json.loads(smoke_copy.run("dvc", "metrics", "diff", "--json").stdout)
-    kept = compared["diff"]["metrics/pairs/support/anchor.json"]["kept"]
+    kept = compared["metrics/pairs/support/anchor.json"]["kept"]
     assert kept["new"] < kept["old"]
 
 
