@@ -13,8 +13,6 @@ from mascot.dialogue.render import defuse, persona_prompt, speaker_messages, tra
 from mascot.dialogue.types import LISTENER, PERSON, Turn
 from mascot.personas import Persona
 
-POLICY = Path(__file__).parents[1] / "models/base/policy"
-
 CRITIC = Persona.model_validate(
     {
         "name": "Critic",
@@ -156,13 +154,12 @@ def test_ordinary_text_is_left_as_it_is(text):
     assert defuse(text) == text
 
 
-def test_hostile_text_adds_no_special_token_under_the_real_tokenizer():
+@pytest.mark.slow
+def test_hostile_text_adds_no_special_token_under_the_real_tokenizer(base_models: Path):
     """The rendered prompt has as many special tokens as that of harmless text of the same shape."""
-    if not (POLICY / "tokenizer.json").exists():
-        pytest.skip(f"{POLICY} is not here: run `dvc repro base@policy` or `dvc pull` it")
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(POLICY, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(base_models / "policy", local_files_only=True)
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} <= set(special.values())
 
