@@ -4,18 +4,10 @@ from typing import Any
 
 import polars as pl
 
-from mascot.dialogue.types import TURNS_DTYPE
+from mascot.dialogue.types import CANDIDATE_SCHEMA
 from mascot.errors import DataError
 
-COLUMNS = {
-    "context_id": pl.String(),
-    "split": pl.String(),
-    "turns": TURNS_DTYPE,
-    "sample": pl.Int32(),
-    "text": pl.String(),
-    "status": pl.String(),
-    "score": pl.Float64(),
-}
+COLUMNS = pl.Schema({**CANDIDATE_SCHEMA, "score": pl.Float64()})
 """What `preference_pairs` reads of the judgments."""
 
 

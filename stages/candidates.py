@@ -17,7 +17,7 @@ from pydantic import Field
 from mascot.contexts import sample
 from mascot.dialogue.checks import check_reply, same_text
 from mascot.dialogue.render import speaker_messages
-from mascot.dialogue.types import CONTEXT_SCHEMA, TURNS_DTYPE, Context, contexts_from_frame, turns_to_rows
+from mascot.dialogue.types import CANDIDATE_SCHEMA, CONTEXT_SCHEMA, Context, contexts_from_frame, turns_to_rows
 from mascot.engines.generate import generate
 from mascot.engines.types import Adapter, Completion, Request, Sampling
 from mascot.errors import DataError
@@ -28,19 +28,7 @@ from mascot.personas import Persona, load_persona
 from mascot.references import load_base
 from mascot.yamlfiles import Strict
 
-SCHEMA = pl.Schema(
-    {
-        "context_id": pl.String(),
-        "split": pl.String(),
-        "turns": TURNS_DTYPE,
-        "sample": pl.Int32(),
-        "text": pl.String(),
-        "status": pl.String(),
-        "flags": pl.List(pl.String()),
-        "finish_reason": pl.String(),
-        "raw": pl.String(),
-    }
-)
+SCHEMA = pl.Schema({**CANDIDATE_SCHEMA, "flags": pl.List(pl.String()), "finish_reason": pl.String(), "raw": pl.String()})
 
 
 class SamplingParams(Strict):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from mascot.dialogue.types import CONTEXT_SCHEMA, TURNS_DTYPE, contexts_from_frame, turns_from_rows
+from mascot.dialogue.types import CANDIDATE_SCHEMA, CONTEXT_SCHEMA, contexts_from_frame, turns_from_rows
 from mascot.errors import DataError
 from mascot.files import read_parquet, write_json, write_parquet
 from mascot.journal import Journal
@@ -24,20 +24,11 @@ from mascot.personas import load_persona
 from mascot.rubrics import load_rubric
 from mascot.yamlfiles import Strict
 
-CANDIDATE_COLUMNS = {
-    "context_id": pl.String(),
-    "split": pl.String(),
-    "turns": TURNS_DTYPE,
-    "sample": pl.Int32(),
-    "text": pl.String(),
-    "status": pl.String(),
-}
-
 CRITERIA_DTYPE = pl.List(pl.Struct({"criterion": pl.String, "score": pl.Float64, "value": pl.Float64, "feedback": pl.String}))
 
 SCHEMA = pl.Schema(
     {
-        **CANDIDATE_COLUMNS,
+        **CANDIDATE_SCHEMA,
         "score": pl.Float64(),
         "criteria": CRITERIA_DTYPE,
         "fault": pl.String(),
@@ -61,7 +52,7 @@ def run(instance: str) -> None:
         read_parquet(Path("data/contexts") / f"{speaker.domain}.parquet", f"contexts@{speaker.domain}", CONTEXT_SCHEMA)
     )
     path = speaker.artifact("data/candidates", ".parquet")
-    candidates = read_parquet(path, f"candidates@{instance}", CANDIDATE_COLUMNS)
+    candidates = read_parquet(path, f"candidates@{instance}", CANDIDATE_SCHEMA)
     usable = candidates.filter(pl.col("status") == "ok")
     if usable.is_empty():
         raise DataError(
@@ -81,7 +72,7 @@ def run(instance: str) -> None:
 
 def _judgment(candidate: dict[str, Any], verdict: Verdict | None, judge_name: str) -> dict[str, Any]:
     """One row a candidate; one that was not judged (empty, duplicate) keeps its status and has no scores."""
-    row = {key: candidate[key] for key in ("context_id", "split", "turns", "sample", "text", "status")} | {"judge": judge_name}
+    row = {key: candidate[key] for key in CANDIDATE_SCHEMA} | {"judge": judge_name}
     if verdict is None:
         return row | {"score": None, "criteria": [], "fault": None, "feedback": None}
     criteria = [{"criterion": one.criterion, "score": one.score, "value": one.value, "feedback": one.feedback} for one in verdict.scores]

@@ -57,6 +57,18 @@ CONTEXT_SCHEMA = pl.Schema(
     }
 )
 
+CANDIDATE_SCHEMA = pl.Schema(
+    {
+        "context_id": pl.String(),
+        "split": pl.String(),
+        "turns": TURNS_DTYPE,
+        "sample": pl.Int32(),
+        "text": pl.String(),
+        "status": pl.String(),
+    }
+)
+"""A sampled reply to a context: what the tables of candidates and of judgments begin with."""
+
 
 def turns_to_rows(turns: tuple[Turn, ...]) -> list[dict[str, str]]:
     return [{"speaker": turn.speaker, "text": turn.text} for turn in turns]

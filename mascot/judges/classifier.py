@@ -23,7 +23,6 @@ anchors
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from nltk.lm.preprocessing import padded_everygram_pipeline
 from pydantic import Field
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import StandardScaler
 
@@ -42,8 +40,9 @@ from mascot.dialogue.types import Turn
 from mascot.errors import ConfigurationError, DataError
 from mascot.files import content_hash, file_hash
 from mascot.judges.fluency import Reader
+from mascot.judges.probe import Probe
 from mascot.judges.scoring import Measured, Scale, novelty, shuffled, spoken, verdicts
-from mascot.judges.text import FUNCTION_WORDS, content_stems, words
+from mascot.judges.text import FUNCTION_WORDS, rarity, shared_rarity, words
 from mascot.judges.types import Item, Verdict
 from mascot.personas import Persona, Text
 from mascot.rubrics import Measure, Rubric
@@ -81,24 +80,16 @@ class EvaluationLines:
         self.by_persona: dict[str, list[str]] = {key: load_yaml(path, _Lines).lines for key, path in files.items()}
 
 
-class _LineClassifier:
-    """Tells two sets of lines apart by TF-IDF of words and of letter groups."""
-
-    def __init__(self, high: Sequence[str], low: Sequence[str]) -> None:
-        texts, labels = [*high, *low], np.array([1] * len(high) + [0] * len(low))
-        self._model = make_pipeline(
-            make_union(
-                TfidfVectorizer(token_pattern=r"[^\W_]+(?:'[^\W_]+)?|[?:;!]", ngram_range=(1, 2), sublinear_tf=True),
-                TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
-            ),
-            LogisticRegression(C=10, class_weight="balanced", max_iter=2000),
-        )
-        held_out = cross_val_predict(self._model, texts, labels, cv=5, method="decision_function")
-        self._model.fit(texts, labels)
-        self.scale = Scale(float(np.median(held_out[labels == 0])), float(np.median(held_out[labels == 1])))
-
-    def values(self, texts: Sequence[str]) -> list[float]:
-        return self._model.decision_function(list(texts)).tolist()
+def _by_words(high: Sequence[str], low: Sequence[str]) -> Probe:
+    """A classifier between two sets of lines by TF-IDF of words and of letter groups."""
+    model = make_pipeline(
+        make_union(
+            TfidfVectorizer(token_pattern=r"[^\W_]+(?:'[^\W_]+)?|[?:;!]", ngram_range=(1, 2), sublinear_tf=True),
+            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
+        ),
+        LogisticRegression(C=10, class_weight="balanced", max_iter=2000),
+    )
+    return Probe(model, high, low)
 
 
 class ClassifierJudge:
@@ -123,20 +114,18 @@ class ClassifierJudge:
         self.rubric, self._lines, self._names = rubric, lines, dict(names)
         self._pool = [spoken(turns) for turns in pool]
         every_line = [line for group in lines.by_persona.values() for line in group]
-        documents = Counter(stem for text in [*every_line, *self._pool] for stem in set(content_stems(text)))
-        size = np.log(len(every_line) + len(self._pool) + 1)
-        self._rarity = {stem: 1 - float(np.log(count + 1) / size) for stem, count in documents.items()}
-        answers = [self._shared_rarity(turns[-1].text, spoken(turns[:-1])) for turns in pool if len(turns) > 1]
+        self._rarity = rarity([*every_line, *self._pool])
+        answers = [shared_rarity(turns[-1].text, spoken(turns[:-1]), self._rarity) for turns in pool if len(turns) > 1]
         self._relevance_scale = Scale(0.0, max(float(np.quantile(answers, 0.75)), 2.5))
         self._grammar = _Grammar([*every_line, *self._pool])
         self._reader = Reader(policy)
         self._order_scales: dict[str, Scale] = {}
-        self._classifiers: dict[str, _LineClassifier | None] = {}
-        self._anchors = {key: _LineClassifier(one.high, one.low) for key, one in lines.anchors.items()}
+        self._classifiers: dict[str, Probe | None] = {}
+        self._anchors = {key: _by_words(one.high, one.low) for key, one in lines.anchors.items()}
 
     @property
     def identity(self) -> Any:
-        code = [file_hash(Path(__file__).with_name(name)) for name in ("classifier.py", "fluency.py", "scoring.py", "text.py")]
+        code = [file_hash(Path(__file__).with_name(name)) for name in ("classifier.py", "fluency.py", "probe.py", "scoring.py", "text.py")]
         anchors = {key: one.model_dump() for key, one in self._lines.anchors.items()}
         return [
             "classifier",
@@ -151,7 +140,7 @@ class ClassifierJudge:
             return []
         replies = [item.reply for item in items]
         measured: dict[Measure, Measured] = {
-            "relevance": Measured([self._shared_rarity(item.reply, spoken(item.turns)) for item in items], self._relevance_scale),
+            "relevance": Measured([shared_rarity(item.reply, spoken(item.turns), self._rarity) for item in items], self._relevance_scale),
             "novelty": Measured([novelty(item) for item in items], Scale(0.0, 0.7)),
             "wellformedness": Measured(self._grammar.values(replies), self._grammar.scale),
         }
@@ -168,16 +157,13 @@ class ClassifierJudge:
             self._order_scales[key] = Scale(0.0, float(np.median(self._reader.order_gain(lines))))
         return self._order_scales[key]
 
-    def _classifier(self, persona: Persona) -> _LineClassifier | None:
+    def _classifier(self, persona: Persona) -> Probe | None:
         key = self._names.get(persona.name, "")
         if key not in self._classifiers:
             own = self._lines.by_persona.get(key)
             rest = [line for other, group in self._lines.by_persona.items() if other != key for line in group]
-            self._classifiers[key] = _LineClassifier(own, rest) if own else None
+            self._classifiers[key] = _by_words(own, rest) if own else None
         return self._classifiers[key]
-
-    def _shared_rarity(self, reply: str, context: str) -> float:
-        return sum(self._rarity.get(stem, 1.0) for stem in set(content_stems(reply)) & set(content_stems(context)))
 
 
 class _Grammar:

@@ -24,7 +24,6 @@ Parroting (of the prompt, of somebody's line, of a written line), slogans that w
 on every criterion, and the feedback says which of them it was.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +34,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -44,8 +42,9 @@ from mascot.dialogue.types import Turn
 from mascot.errors import DataError
 from mascot.files import content_hash, file_hash
 from mascot.judges.fluency import Reader
+from mascot.judges.probe import Probe
 from mascot.judges.scoring import Measured, Scale, novelty, spoken, verdicts
-from mascot.judges.text import content_stems
+from mascot.judges.text import rarity, shared_rarity
 from mascot.judges.types import Item, Verdict
 from mascot.personas import Persona
 from mascot.references import load_base, loading
@@ -58,18 +57,10 @@ SLOGAN_SHARE = 0.32
 SHARED_WORD_WEIGHT = 0.1
 
 
-class Probe:
-    """A linear classifier between two sets of lines, by features of each; `scale` comes from lines it was not fitted on."""
-
-    def __init__(self, high: Floats, low: Floats) -> None:
-        features, labels = np.vstack([high, low]), np.array([1] * len(high) + [0] * len(low))
-        self._model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, class_weight="balanced", max_iter=2000))
-        held_out = cross_val_predict(self._model, features, labels, cv=min(5, len(high), len(low)), method="decision_function")
-        self._model.fit(features, labels)
-        self.scale = Scale(float(np.median(held_out[labels == 0])), float(np.median(held_out[labels == 1])))
-
-    def values(self, features: Floats) -> list[float]:
-        return self._model.decision_function(features).tolist()
+def _probe(high: Floats, low: Floats) -> Probe:
+    """A classifier between two sets of lines by their states, [lines, hidden] each."""
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, class_weight="balanced", max_iter=2000))
+    return Probe(model, list(high), list(low))
 
 
 @dataclass(frozen=True)
@@ -101,13 +92,11 @@ class ExemplarJudge:
         self._pool = [spoken(turns) for turns in pool]
         self._calibrations: dict[str, Calibration] = {}
         self._anchors: dict[str, Probe] = {}
-        documents = Counter(stem for text in self._pool for stem in set(content_stems(text)))
-        size = np.log(len(self._pool) + 1)
-        self._rarity = {stem: 1 - float(np.log(count + 1) / size) for stem, count in documents.items()}
+        self._rarity = rarity(self._pool)
 
     @property
     def identity(self) -> Any:
-        code = [file_hash(Path(__file__).with_name(name)) for name in ("exemplar.py", "fluency.py", "scoring.py", "text.py")]
+        code = [file_hash(Path(__file__).with_name(name)) for name in ("exemplar.py", "fluency.py", "probe.py", "scoring.py", "text.py")]
         return ["exemplar", code, self.rubric.model_dump(), self._encoder.identity, self._reader.identity, content_hash(self._pool)]
 
     def score(self, persona: Persona, items: Sequence[Item]) -> list[Verdict]:
@@ -117,13 +106,13 @@ class ExemplarJudge:
         replies = [item.reply for item in items]
         reading = self._reader.read(replies)
         measured: dict[Measure, Measured] = {
-            "persona": Measured(known.persona.values(reading.state), known.persona.scale),
+            "persona": Measured(known.persona.values(list(reading.state)), known.persona.scale),
             "relevance": Measured(self._relevance(replies, [spoken(item.turns) for item in items]), known.relevance),
             "novelty": Measured([novelty(item) for item in items], known.novelty),
             "wellformedness": Measured(self._reader.order_gain(replies, reading), known.order),
         }
         anchors = {
-            key: Measured(self._anchor(key, criterion).values(reading.state), self._anchor(key, criterion).scale)
+            key: Measured(self._anchor(key, criterion).values(list(reading.state)), self._anchor(key, criterion).scale)
             for key, criterion in self.rubric.criteria.items()
             if criterion.measure == "anchors"
         }
@@ -139,7 +128,7 @@ class ExemplarJudge:
             relevance = self._relevance(replies, [spoken(item.turns) for item in written])
             elsewhere = self._relevance(replies, [spoken(item.turns) for item in (*written[1:], written[0])])
             self._calibrations[key] = Calibration(
-                persona=Probe(state[: len(lines)], state[len(lines) :]),
+                persona=_probe(state[: len(lines)], state[len(lines) :]),
                 relevance=Scale(float(np.median(elsewhere)), float(np.median(relevance))),
                 novelty=Scale(0.0, float(np.median([novelty(item) for item in written]))),
                 order=Scale(0.0, float(np.median(self._reader.order_gain(replies)))),
@@ -149,17 +138,14 @@ class ExemplarJudge:
     def _anchor(self, key: str, criterion: Criterion) -> Probe:
         if key not in self._anchors:
             state = self._reader.read([*criterion.high, *criterion.low], likelihood=False).state
-            self._anchors[key] = Probe(state[: len(criterion.high)], state[len(criterion.high) :])
+            self._anchors[key] = _probe(state[: len(criterion.high)], state[len(criterion.high) :])
         return self._anchors[key]
 
     def _relevance(self, replies: Sequence[str], contexts: Sequence[str]) -> list[float]:
         said, own = self._encode(replies), self._encode(contexts)
         others = np.array([[text != context for text in self._pool] for context in contexts])
         closeness = (said * own).sum(1) - (said @ self._pool_vectors.T).mean(1, where=others)
-        shared = [
-            sum(self._rarity.get(stem, 1.0) for stem in set(content_stems(reply)) & set(content_stems(context)))
-            for reply, context in zip(replies, contexts, strict=True)
-        ]
+        shared = [shared_rarity(reply, context, self._rarity) for reply, context in zip(replies, contexts, strict=True)]
         return (closeness + SHARED_WORD_WEIGHT * np.array(shared)).tolist()
 
     @cached_property

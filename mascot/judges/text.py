@@ -1,8 +1,9 @@
 """Measures of plain text that need no model: content words, copying, loops."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from nltk.stem.snowball import SnowballStemmer
@@ -78,6 +79,22 @@ def stem(word: str) -> str:
 def content_stems(text: str) -> list[str]:
     """The stems of the words that carry matter, in order."""
     return [stem(word) for word in words(text) if word not in FUNCTION_WORDS]
+
+
+def rarity(texts: Iterable[str]) -> dict[str, float]:
+    """How rare each content stem is among `texts`: inverse document frequency, from 0 (in every text) towards 1.
+
+    >>> rarity(["a dog barks", "the dog sleeps", "dogs"])["dog"]
+    0.0
+    """
+    documents = [set(content_stems(text)) for text in texts]
+    size = math.log(len(documents) + 1)
+    return {stem: 1 - math.log(count + 1) / size for stem, count in Counter(stem for one in documents for stem in one).items()}
+
+
+def shared_rarity(reply: str, context: str, rarity: Mapping[str, float]) -> float:
+    """The summed rarity of the content stems that a reply shares with its context; a stem that is not in `rarity` counts 1."""
+    return sum(rarity.get(stem, 1.0) for stem in sorted(set(content_stems(reply)) & set(content_stems(context))))
 
 
 def copied_share(reply: str, source: str) -> float:
