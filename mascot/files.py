@@ -21,6 +21,11 @@ from mascot.errors import DataError, OutputError
 _WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST}
 
 
+def cache_folder() -> Path:
+    """The folder for everything that can be had again: `MASCOT_CACHE`, by default `~/.cache/mascot`."""
+    return Path(os.environ.get("MASCOT_CACHE") or Path.home() / ".cache" / "mascot")
+
+
 @contextmanager
 def writing(path: Path) -> Generator[Path]:
     """Yield a temporary neighbour of `path`, for a file or a folder; rename it to `path` when the block ends well."""

@@ -6,7 +6,6 @@ nothing but time.
 """
 
 import json
-import os
 import sqlite3
 import time
 import zlib
@@ -15,16 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from mascot.errors import OutputError
-from mascot.files import content_hash
+from mascot.files import cache_folder, content_hash
 from mascot.progress import progress
 
 _KEYS_A_QUERY = 500
 _OPENING_TRIES = 100
-
-
-def cache_folder() -> Path:
-    """The folder for everything that can be had again: `MASCOT_CACHE`, by default `~/.cache/mascot`."""
-    return Path(os.environ.get("MASCOT_CACHE") or Path.home() / ".cache" / "mascot")
 
 
 class Journal:

@@ -21,16 +21,30 @@ class Speaker(Strict):
     """One entry of `speakers`: an instance of every per-speaker stage. Its key is `<domain>-<persona>`.
 
     `card` is the persona's file; `examples` is the file whose written replies `sft` trains on, for a Speaker the same one.
+    `reward` is the persona whose reward model trains the Speaker: its own, or another one's as a control.
     """
 
     domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     persona: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     card: Path
     examples: Path
+    reward: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
 
     def artifact(self, folder: str, suffix: str = "") -> Path:
         """Where a stage keeps what belongs to this speaker: `<folder>/<domain>/<persona><suffix>`."""
         return Path(folder) / self.domain / f"{self.persona}{suffix}"
+
+
+class SamplingParams(Strict):
+    """How replies are drawn: of at most `max_tokens`, at `temperature`, cut to the `top_k` likeliest tokens (0: not), to the likeliest
+    of a total probability `top_p`, and to those of at least `min_p` times the likeliest one's.
+    """
+
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(gt=0)
+    top_k: int = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    min_p: float = Field(ge=0, lt=1)
 
 
 def read_params() -> Any:

@@ -16,11 +16,12 @@ class Progress:
     def __init__(self, label: str, total: int, unit: str) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = self.reused = 0
+        self.reused_from = "the journal"
         self.start = self.last = time.monotonic()
         self.bar = tqdm(total=total, desc=label, unit=f" {unit}", file=sys.stderr) if sys.stderr.isatty() else None
 
     def advance(self, count: int, reused: bool = False) -> None:
-        """Add `count` finished units; `reused` ones came from the journal and say nothing about the rate."""
+        """Add `count` finished units; `reused` ones came from `reused_from` and say nothing about the rate."""
         self.done += count
         self.reused += count if reused else 0
         if self.bar is not None:
@@ -32,7 +33,7 @@ class Progress:
         self.last = time.monotonic()
         rate = (self.done - self.reused) / max(self.last - self.start, 1e-9)
         left = f", {(self.total - self.done) / rate:.0f} s left" if rate and self.done < self.total else ""
-        reused = f" ({self.reused} from the journal)" if self.reused else ""
+        reused = f" ({self.reused} from {self.reused_from})" if self.reused else ""
         print(f"{self.label}: {self.done}/{self.total} {self.unit}{reused}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
 
     def close(self) -> None:

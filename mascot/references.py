@@ -245,5 +245,6 @@ def _dequantise(model: ModelReference, gguf: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
 
 
-Slot = Literal["policy", "encoder"]
-"""`policy`: the language model that Speakers adapt, and off which the embedded judge reads fluency; `encoder`: its sentence encoder."""
+Slot = Literal["policy", "encoder", "reward"]
+"""`policy`: the language model that Speakers adapt, and off which the embedded judge reads fluency; `encoder`: its sentence encoder;
+`reward`: what reward models are trained on, if it is not the encoder."""

@@ -5,7 +5,7 @@ Every run first validates the whole of `params.yaml`, so that a misspelt key of 
 
 import sys
 from types import ModuleType
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from pydantic import Field
@@ -14,7 +14,7 @@ from mascot.errors import ConfigurationError, MascotError
 from mascot.params import PARAMS, Speaker, read_params
 from mascot.references import ModelReference, Slot
 from mascot.yamlfiles import Strict, check
-from stages import base, candidates, contexts, judgments, pairs, sft
+from stages import alignment, base, candidates, contexts, judgments, pairs, reward, sft, speaker
 
 STAGES: dict[str, ModuleType] = {
     "base": base,
@@ -23,6 +23,9 @@ STAGES: dict[str, ModuleType] = {
     "candidates": candidates,
     "judgments": judgments,
     "pairs": pairs,
+    "reward": reward,
+    "speaker": speaker,
+    "alignment": alignment,
 }
 
 
@@ -36,6 +39,9 @@ class AllParams(Strict):
     candidates: candidates.Params
     judgments: judgments.Params
     pairs: pairs.Params
+    reward: reward.Params
+    speaker: speaker.Params
+    alignment: alignment.Params
 
 
 def validate_params() -> AllParams:
@@ -45,16 +51,20 @@ def validate_params() -> AllParams:
         ConfigurationError: names the key and the way out.
     """
     params: AllParams = check(read_params() or {}, AllParams, str(PARAMS))
-    for slot in get_args(Slot):
+    for slot in ("policy", "encoder", params.reward.base):
         if slot not in params.base:
             raise ConfigurationError(f"{PARAMS}: `base.{slot}` is missing; add its model reference.")
-    for key, speaker in params.speakers.items():
-        if key != f"{speaker.domain}-{speaker.persona}":
+    for key, one in params.speakers.items():
+        if key != f"{one.domain}-{one.persona}":
             raise ConfigurationError(
-                f"{PARAMS}: `speakers.{key}` must be called `{speaker.domain}-{speaker.persona}`, after its domain and persona."
+                f"{PARAMS}: `speakers.{key}` must be called `{one.domain}-{one.persona}`, after its domain and persona."
             )
-        if speaker.domain not in params.contexts:
-            raise ConfigurationError(f"{PARAMS}: `speakers.{key}` is of the domain `{speaker.domain}`, which `contexts` does not have.")
+        if f"{one.domain}-{one.reward}" not in params.speakers:
+            raise ConfigurationError(
+                f"{PARAMS}: `speakers.{key}.reward` is `{one.reward}`, and `speakers` has no `{one.domain}-{one.reward}`."
+            )
+        if one.domain not in params.contexts:
+            raise ConfigurationError(f"{PARAMS}: `speakers.{key}` is of the domain `{one.domain}`, which `contexts` does not have.")
     return params
 
 

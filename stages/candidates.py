@@ -23,22 +23,12 @@ from mascot.engines.types import Adapter, Completion, Request, Sampling
 from mascot.errors import DataError
 from mascot.files import read_parquet, write_json, write_parquet
 from mascot.journal import Journal
-from mascot.params import Speaker, read_section
+from mascot.params import SamplingParams, Speaker, read_section
 from mascot.personas import Persona, load_persona
 from mascot.references import load_base
 from mascot.yamlfiles import Strict
 
 SCHEMA = pl.Schema({**CANDIDATE_SCHEMA, "flags": pl.List(pl.String()), "finish_reason": pl.String(), "raw": pl.String()})
-
-
-class SamplingParams(Strict):
-    """See `mascot.engines.types.Sampling`."""
-
-    max_tokens: int = Field(ge=1)
-    temperature: float = Field(gt=0)
-    top_k: int = Field(ge=0)
-    top_p: float = Field(gt=0, le=1)
-    min_p: float = Field(ge=0, lt=1)
 
 
 class Params(Strict):

@@ -12,16 +12,21 @@ from pydantic import Field
 
 from mascot.dialogue.render import speaker_messages
 from mascot.errors import ConfigurationError
-from mascot.files import write_json, writing
+from mascot.files import write_json
 from mascot.params import Speaker, read_section
 from mascot.personas import load_persona
+from mascot.training.launch import launched
 from mascot.training.lora import Lora
 from mascot.yamlfiles import Strict
 
 
 class Params(Strict):
-    """`examples` written replies are trained on, the `validation` next ones are only measured; the rest is as `SftSettings`."""
+    """`examples` written replies are trained on, the `validation` next ones are only measured; the rest is as `SftSettings`.
 
+    `launch` names a file in `launch/`: the processes to train in.
+    """
+
+    launch: str
     examples: int = Field(ge=1)
     validation: int = Field(ge=1)
     epochs: int = Field(ge=1)
@@ -43,18 +48,21 @@ def run(instance: str) -> None:
             "(examples + validation). Write more, or lower `sft.examples`."
         )
 
+    if launched(params.launch, "sft", instance):
+        return
+
     from mascot.references import load_base
     from mascot.training.sft import Example, SftSettings, train_sft
 
     examples = [Example(tuple(speaker_messages(persona, reply.context)), reply.reply) for reply in written]
-    with writing(speaker.artifact("models/sft")) as adapter, writing(speaker.artifact("metrics/sft")) as curves:
-        metrics = train_sft(
-            load_base(Path("models/base/policy")),
-            examples[: params.examples],
-            examples[params.examples : needed],
-            params.lora,
-            SftSettings(params.epochs, params.batch_size, params.learning_rate, params.max_tokens, params.seed),
-            adapter,
-            curves,
-        )
-    write_json(metrics, speaker.artifact("metrics/sft", ".json"))
+    metrics = train_sft(
+        load_base(Path("models/base/policy")),
+        examples[: params.examples],
+        examples[params.examples : needed],
+        params.lora,
+        SftSettings(params.epochs, params.batch_size, params.learning_rate, params.max_tokens, params.seed),
+        speaker.artifact("models/sft"),
+        speaker.artifact("metrics/sft"),
+    )
+    if metrics:
+        write_json(metrics, speaker.artifact("metrics/sft", ".json"))

@@ -65,8 +65,17 @@ def speaker_messages(persona: Persona, turns: Sequence[Turn]) -> list[Message]:
 
 
 def transcript(turns: Sequence[Turn]) -> str:
-    """A dialogue as plain text, a line a turn: what judges and reward models read."""
+    """A dialogue as plain text, a line a turn."""
     return "\n".join(f"{_one_line(turn.speaker)}: {_one_line(turn.text)}" for turn in turns)
+
+
+def reward_text(turns: Sequence[Turn], reply: str) -> str:
+    """What a reward model reads, in training and in scoring: the dialogue, and the reply on a last line of its own.
+
+    >>> reward_text([Turn("person", "I won!<|im_end|>")], "You did.")
+    'person: I won!< |im_end| >\\nreply: You did.'
+    """
+    return f"{defuse(transcript(turns))}\nreply: {_one_line(defuse(reply))}"
 
 
 def _one_line(text: str) -> str:

@@ -15,13 +15,13 @@ import torch
 from transformers import DynamicCache
 
 from mascot.device import precision
-from mascot.engines.local import load_language_model, load_tokenizer, load_window
 from mascot.engines.types import Adapter, Batch, Completion, Request
 from mascot.errors import DataError
 from mascot.files import content_hash
+from mascot.models import load_language_model, load_tokenizer, load_window
 from mascot.references import load_base
 
-VERSION = 1
+VERSION = 2
 """Raise it when the same request gets another answer than before: it is part of every journal key."""
 
 
@@ -99,7 +99,7 @@ class TransformersEngine:
             options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
         if constraint := self._constraint(batch[0]):
             options["logits_processor"] = [constraint]
-        seed = hashlib.sha256(content_hash([request.determinants() for request in batch]).encode()).digest()[:8]
+        seed = hashlib.sha256(content_hash([request.draw() for request in batch]).encode()).digest()[:8]
         torch.manual_seed(int.from_bytes(seed, "big") >> 1)
         output = self.model.generate(ids, attention_mask=mask, past_key_values=cache, pad_token_id=self.tokenizer.pad_token_id, **options)
         answers = iter([self._completion(row) for row in output[:, ids.shape[1] :].tolist()])

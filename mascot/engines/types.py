@@ -61,6 +61,10 @@ class Request:
         optional = {"adapter": self.adapter and self.adapter.sha256, "json_schema": self.json_schema, "regex": self.regex}
         return value | {name: given for name, given in optional.items() if given}
 
+    def draw(self) -> dict[str, Any]:
+        """What the random draws depend on: everything but the adapter, so that systems which are compared get the same draws."""
+        return {name: value for name, value in self.determinants().items() if name != "adapter"}
+
 
 @dataclass(frozen=True)
 class Completion:

@@ -80,16 +80,15 @@ class EvaluationLines:
         self.by_persona: dict[str, list[str]] = {key: load_yaml(path, _Lines).lines for key, path in files.items()}
 
 
-def _by_words(high: Sequence[str], low: Sequence[str]) -> Probe:
-    """A classifier between two sets of lines by TF-IDF of words and of letter groups."""
-    model = make_pipeline(
+def _word_classifier() -> Any:
+    """A classifier of lines by TF-IDF of words and of letter groups."""
+    return make_pipeline(
         make_union(
             TfidfVectorizer(token_pattern=r"[^\W_]+(?:'[^\W_]+)?|[?:;!]", ngram_range=(1, 2), sublinear_tf=True),
             TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
         ),
         LogisticRegression(C=10, class_weight="balanced", max_iter=2000),
     )
-    return Probe(model, high, low)
 
 
 class ClassifierJudge:
@@ -121,7 +120,7 @@ class ClassifierJudge:
         self._reader = Reader(policy)
         self._order_scales: dict[str, Scale] = {}
         self._classifiers: dict[str, Probe | None] = {}
-        self._anchors = {key: _by_words(one.high, one.low) for key, one in lines.anchors.items()}
+        self._anchors = {key: Probe(_word_classifier(), one.high, one.low) for key, one in lines.anchors.items()}
 
     @property
     def identity(self) -> Any:
@@ -150,6 +149,18 @@ class ClassifierJudge:
         order = Measured(self._reader.order_gain(replies), self._order_scale(persona))
         return verdicts(self.rubric, persona, items, measured, anchors, order, SLOGAN_SHARE)
 
+    def recognise(self, replies: Sequence[str], roster: Sequence[str]) -> list[str | None]:
+        """Whose reply each of them sounds like: one of the `roster` (keys), by a classifier between their evaluation lines.
+
+        None for all where fewer than two of the roster have lines: there is nothing to tell apart.
+        """
+        known = {key: self._lines.by_persona[key] for key in roster if key in self._lines.by_persona}
+        if len(known) < 2:
+            return [None] * len(replies)
+        labels = [key for key, lines in known.items() for _ in lines]
+        model = _word_classifier().fit([line for lines in known.values() for line in lines], labels)
+        return [str(key) for key in model.predict(list(replies))]
+
     def _order_scale(self, persona: Persona) -> Scale:
         key = self._names.get(persona.name, "")
         if key not in self._order_scales:
@@ -162,7 +173,7 @@ class ClassifierJudge:
         if key not in self._classifiers:
             own = self._lines.by_persona.get(key)
             rest = [line for other, group in self._lines.by_persona.items() if other != key for line in group]
-            self._classifiers[key] = _by_words(own, rest) if own else None
+            self._classifiers[key] = Probe(_word_classifier(), own, rest) if own else None
         return self._classifiers[key]
 
 

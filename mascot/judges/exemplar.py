@@ -24,7 +24,7 @@ Parroting (of the prompt, of somebody's line, of a written line), slogans that w
 on every criterion, and the feedback says which of them it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,12 +32,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mascot.device import device
 from mascot.dialogue.types import Turn
 from mascot.errors import DataError
 from mascot.files import content_hash, file_hash
@@ -46,8 +44,9 @@ from mascot.judges.probe import Probe
 from mascot.judges.scoring import Measured, Scale, novelty, spoken, verdicts
 from mascot.judges.text import rarity, shared_rarity
 from mascot.judges.types import Item, Verdict
+from mascot.models import load_encoder
 from mascot.personas import Persona
-from mascot.references import load_base, loading
+from mascot.references import load_base
 from mascot.rubrics import Criterion, Measure, Rubric
 
 Floats = NDArray[np.floating[Any]]
@@ -149,16 +148,12 @@ class ExemplarJudge:
         return (closeness + SHARED_WORD_WEIGHT * np.array(shared)).tolist()
 
     @cached_property
-    def _sentence_encoder(self) -> SentenceTransformer:
-        with loading(self._encoder):
-            return SentenceTransformer(self._encoder.name, revision=self._encoder.revision, device=device(), trust_remote_code=False)
+    def _encode(self) -> Callable[[Sequence[str]], Floats]:
+        return load_encoder(self._encoder)
 
     @cached_property
     def _pool_vectors(self) -> Floats:
         return self._encode(self._pool)
-
-    def _encode(self, texts: Sequence[str]) -> Floats:
-        return self._sentence_encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 
 def open_judge(rubric: Rubric, pool: Sequence[tuple[Turn, ...]]) -> ExemplarJudge:

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from mascot.device import precision
-from mascot.engines.local import load_language_model
 from mascot.judges.scoring import shuffled
+from mascot.models import load_language_model
 from mascot.references import load_base
 
 SHUFFLES = 2

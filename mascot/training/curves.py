@@ -1,43 +1,42 @@
 """Training curves by DVCLive, as files that `dvc plots` reads."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dvclive import Live
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from mascot.files import writing
 from mascot.progress import Progress
 
-_SHOWN = ("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy")
+_SHOWN = (
+    *("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy", "accuracy", "margin"),
+    *("kl", "reward", "reward_std", "frac_reward_zero_std", "clip_ratio/region_mean", "distinct_2", "similarity", "words"),
+    *("completions/mean_length", "completions/clipped_ratio"),
+)
+"""What is kept of a trainer's logs, beside the mean and the deviation of each reward: nothing that holds a time."""
 
 
-class Curves(TrainerCallback):
-    """Writes `folder/train/<metric>.tsv` and `folder/validation/<metric>.tsv`, by step; nothing that holds a time.
+def write_curves(log_history: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Write `folder/train/<metric>.tsv` and `folder/validation/<metric>.tsv`, by step, from the logs that a trainer kept.
 
-    Call `close` after the last evaluation.
+    They are written at the end and not on the way, so that a run that was interrupted and resumed has all of them.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.live = Live(dir=str(folder), dvcyaml=False, save_dvc_exp=False, report=None, monitor_system=False)
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        self.live.step = state.global_step
-        for name, value in (logs or {}).items():
-            metric = name.removeprefix("eval_")
-            if metric in _SHOWN:
-                self.live.log_metric(f"{'validation' if name.startswith('eval_') else 'train'}/{metric}", value)
-
-    def close(self) -> None:
-        """Leave the curves alone in the folder, without DVCLive's summary."""
-        self.live.end()
-        for part in (self.folder / "plots" / "metrics").iterdir():
-            part.rename(self.folder / part.name)
-        for path in (self.folder / "plots" / "metrics", self.folder / "plots"):
+    with writing(folder) as temporary:
+        live = Live(dir=str(temporary), dvcyaml=False, save_dvc_exp=False, report=None, monitor_system=False)
+        for logs in log_history:
+            live.step = logs["step"]
+            for name, value in logs.items():
+                metric = name.removeprefix("eval_")
+                if value is not None and (metric in _SHOWN or metric.startswith("rewards/")):
+                    live.log_metric(f"{'validation' if name != metric else 'train'}/{metric.replace('/', '_')}", value)
+        live.end()
+        for part in (temporary / "plots" / "metrics").iterdir():
+            part.rename(temporary / part.name)
+        for path in (temporary / "plots" / "metrics", temporary / "plots"):
             path.rmdir()
-        for path in self.folder.glob("*.*"):
+        for path in temporary.glob("*.*"):
             path.unlink()
 
 
@@ -46,6 +45,11 @@ class ShowProgress(TrainerCallback):
 
     def __init__(self, shown: Progress) -> None:
         self.shown = shown
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step:
+            self.shown.reused_from = "the last checkpoint"
+            self.shown.advance(state.global_step, reused=True)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.shown.advance(1)

@@ -11,17 +11,18 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
 from mascot.adapters import save_adapter
-from mascot.device import device, precision
 from mascot.dialogue.types import Message
 from mascot.errors import DataError, ModelError
+from mascot.files import writing
 from mascot.progress import progress
 from mascot.references import Base, loading
-from mascot.training.curves import Curves, ShowProgress
+from mascot.training.curves import ShowProgress, write_curves
+from mascot.training.launch import is_main_process, share
 from mascot.training.lora import Lora
+from mascot.training.trainer import finite, shared_arguments, silence
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class SftSettings:
 
 def train_sft(
     base: Base, train: Sequence[Example], validation: Sequence[Example], lora: Lora, settings: SftSettings, out: Path, curves: Path
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Train an adapter on `train` and save it to `out`; write its curves to `curves`.
 
-    Returns metrics: mean token loss (nats) on the validation replies before (the bare base) and after, their n, and sizes.
+    Returns metrics (None in a process that does not write): mean token loss (nats) on the validation replies before (the bare base) and
+    after, their n, and sizes.
 
     Raises:
         DataError: an example is longer than `max_tokens`; TRL would cut its end silently.
@@ -59,47 +61,38 @@ def train_sft(
         model = AutoModelForCausalLM.from_pretrained(**base.load_arguments, dtype=torch.float32)
     rows = {"train": _rows(train, tokenizer, settings), "validation": _rows(validation, tokenizer, settings)}
     steps = math.ceil(len(train) / settings.batch_size) * settings.epochs
-    with tempfile.TemporaryDirectory() as scratch, progress("sft", steps, "steps") as shown:
-        plotted = Curves(curves)
+    with progress("sft", steps, "steps") as shown, tempfile.TemporaryDirectory() as scratch:
         trainer = SFTTrainer(
             model,
             args=SFTConfig(
                 output_dir=scratch,
                 num_train_epochs=settings.epochs,
                 per_device_train_batch_size=1,
-                gradient_accumulation_steps=settings.batch_size,
+                gradient_accumulation_steps=share(settings.batch_size, "sft.batch_size"),
                 per_device_eval_batch_size=1,
-                learning_rate=settings.learning_rate,
                 max_length=settings.max_tokens,
                 completion_only_loss=True,
-                gradient_checkpointing=False,
-                use_cpu=device() == "cpu",
-                bf16=precision() == torch.bfloat16,
-                seed=settings.seed,
-                save_strategy="no",
-                logging_steps=1,
-                logging_nan_inf_filter=False,
-                report_to=[],
-                disable_tqdm=True,
-                dataloader_pin_memory=False,
+                **shared_arguments(settings.seed, settings.learning_rate),
             ),
             train_dataset=rows["train"],
             eval_dataset=rows["validation"],
             processing_class=tokenizer,
             peft_config=LoraConfig(task_type="CAUSAL_LM", **lora.arguments()),
-            callbacks=[plotted, ShowProgress(shown)],
+            callbacks=[ShowProgress(shown)],
         )
-        for printer in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(printer)
+        silence(trainer)
         before = trainer.evaluate()["eval_loss"]
         result = trainer.train()
         after = trainer.evaluate()["eval_loss"]
-        plotted.close()
-    if not all(math.isfinite(loss) for loss in (before, after, result.training_loss)):
+    if not finite(before, after, result.training_loss):
         raise ModelError(
             f"{out}: the loss is not finite (validation {before} before, {after} after). Lower the learning rate and run again."
         )
-    save_adapter(trainer.model, out, base)
+    if not is_main_process():
+        return None
+    write_curves(trainer.state.log_history, curves)
+    with writing(out) as adapter:
+        save_adapter(trainer.model, adapter, base)
     adapted: Any = trainer.model
     trainable, total = adapted.get_nb_trainable_parameters()
     return {

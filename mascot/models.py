@@ -1,7 +1,9 @@
-"""Loading a base's language model into this process."""
+"""Loading a base's model into this process."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from mascot.device import device, precision
@@ -18,6 +20,15 @@ def load_tokenizer(base: Base) -> PreTrainedTokenizerBase:
             f"{base.reference}: its padding token must be there and differ from its end token; set `pad_token` in the model's tokenizer."
         )
     return tokenizer
+
+
+def load_encoder(base: Base) -> Callable[[Sequence[str]], NDArray[Any]]:
+    """The sentence encoder of a base: texts to unit vectors, [texts, dimension]."""
+    from sentence_transformers import SentenceTransformer
+
+    with loading(base):
+        encoder = SentenceTransformer(base.name, revision=base.revision, device=device(), trust_remote_code=False)
+    return lambda texts: encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 
 def load_window(base: Base) -> int:
