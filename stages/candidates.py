@@ -28,18 +28,22 @@ from mascot.personas import Persona, load_persona
 from mascot.references import load_base
 from mascot.yamlfiles import Strict
 
-SCHEMA = pl.Schema({**CANDIDATE_SCHEMA, "flags": pl.List(pl.String()), "finish_reason": pl.String(), "raw": pl.String()})
+SCHEMA = pl.Schema(
+    {**CANDIDATE_SCHEMA, "policy": pl.String(), "flags": pl.List(pl.String()), "finish_reason": pl.String(), "raw": pl.String()}
+)
 
 
 class Params(Strict):
     """`k` samples for each of so many `contexts` of each split, or all that there are.
 
-    `batch_size` sequences are decoded together in process.
+    `from_base` of the `k` come from the bare base although `init` is `sft` (ours; 0 in the `paper` profile): replies in the assistant's
+    own voice, so that a reward model learns what sets the persona apart. `batch_size` sequences are decoded together in process.
     """
 
     engine: Literal["transformers", "http"]
     init: Literal["sft", "base"]
     k: int = Field(ge=2)
+    from_base: int = Field(ge=0)
     contexts: dict[Literal["train", "validation"], Annotated[int, Field(ge=1)]] = Field(min_length=1)
     sampling: SamplingParams
     batch_size: int = Field(ge=1)
@@ -55,6 +59,7 @@ def run(instance: str) -> None:
     if not contexts:
         raise DataError(f"{path}: no contexts in the splits {', '.join(params.contexts)}. Choose others in `candidates.contexts`.")
 
+    counts = {params.init: params.k - params.from_base, "base": params.from_base} if params.init == "sft" else {"base": params.k}
     policy = Path("models/base/policy")
     adapter = None
     if params.init == "sft":
@@ -65,27 +70,36 @@ def run(instance: str) -> None:
     engine = import_module(f"mascot.engines.{params.engine}").open_engine(policy, params.batch_size)
     requests = [
         Request(
-            id=context.id,
+            id=f"{context.id} {policy_name}",
             messages=tuple(speaker_messages(persona, context.turns)),
             sampling=Sampling(**params.sampling.model_dump()),
             seed=params.seed,
-            n=params.k,
-            adapter=adapter,
+            n=n,
+            adapter=adapter if policy_name == params.init else None,
         )
         for context in contexts
+        for policy_name, n in counts.items()
+        if n
     ]
     answers = generate(engine, requests, Journal(), f"candidates {instance}")
-    rows = [row for context in contexts for row in _candidates(context, persona, answers[context.id])]
+    rows = []
+    for context in contexts:
+        completions = [(name, one) for name in counts for one in answers.get(f"{context.id} {name}", [])]
+        rows += _candidates(context, persona, completions)
     write_parquet(pl.DataFrame(rows, schema=SCHEMA), speaker.artifact("data/candidates", ".parquet"))
     write_json(_metrics(rows), speaker.artifact("metrics/candidates", ".json"))
 
 
-def _candidates(context: Context, persona: Persona, completions: list[Completion]) -> list[dict[str, Any]]:
-    """One row a sample. `status`: ok, empty (nothing usable was said), or duplicate (of an earlier sample of this context)."""
+def _candidates(context: Context, persona: Persona, completions: list[tuple[str, Completion]]) -> list[dict[str, Any]]:
+    """One row a sample. `status`: ok, empty (nothing usable was said), or duplicate (of an earlier sample of this context).
+
+    Args:
+        completions: each with the name of the policy that it was drawn from.
+    """
     others = {turn.speaker for turn in context.turns}
     seen: set[str] = set()
     rows = []
-    for number, completion in enumerate(completions):
+    for number, (policy, completion) in enumerate(completions):
         reply = check_reply(completion.text, persona.name, sorted(others))
         same = same_text(reply.text)
         status = "empty" if not same else "duplicate" if same in seen else "ok"
@@ -98,6 +112,7 @@ def _candidates(context: Context, persona: Persona, completions: list[Completion
                 "sample": number,
                 "text": reply.text,
                 "status": status,
+                "policy": policy,
                 "flags": list(reply.flags),
                 "finish_reason": completion.finish_reason,
                 "raw": completion.text,

@@ -55,6 +55,69 @@ def test_sft_learns_and_its_curve_is_plotted(smoke: Workspace) -> None:
     assert losses["step"].to_list() == list(range(1, learned["steps"] + 1))
 
 
+def test_reward_models_beat_chance_and_say_what_they_are_measured_against(smoke: Workspace) -> None:
+    for persona in ("anchor", "catalyst"):
+        found = metrics(smoke, f"reward/support/{persona}.json")
+        for part in ("accuracy", "length_null"):
+            assert (
+                0 <= found[part]["low"] <= found[part]["mean"] <= found[part]["high"] <= 1
+                and found[part]["n"] == found["pairs"]["validation"]
+            )
+        assert found["train_accuracy"] > 0.5 and found["weights"] == "full"
+        assert (smoke.root / f"models/reward/support/{persona}/reward.json").is_file()
+
+
+def test_speakers_are_trained_from_sft_and_every_reward_has_its_curve(smoke: Workspace) -> None:
+    params = yaml.safe_load((smoke.root / "params.yaml").read_text())["speaker"]
+    found = metrics(smoke, "speaker/support/anchor.json")
+    assert found["steps"] == params["rollouts"] * params["updates"]
+    assert abs(found["kl"]["first"]) < 1e-4
+    for reward in params["weights"]:
+        values = pl.read_csv(smoke.root / f"metrics/speaker/support/anchor/train/rewards_{reward}_mean.tsv", separator="\t")
+        assert values.height == params["rollouts"]
+    base = load_base(smoke.root / "models/base/policy")
+    trained, start = (adapter_hash(smoke.root / folder / "support/anchor", base) for folder in ("models/speaker", "models/sft"))
+    assert trained != start
+
+
+def test_alignment_compares_three_systems_on_the_same_contexts(smoke: Workspace) -> None:
+    params = yaml.safe_load((smoke.root / "params.yaml").read_text())["alignment"]
+    rows = pl.read_parquet(smoke.root / "data/alignment/support.parquet")
+    replies = params["contexts"]["test"] * params["replies"]
+    assert rows.group_by("persona", "system").len()["len"].to_list() == [replies] * 6
+    assert rows["split"].unique().to_list() == ["test"]
+    by_system = [set(group["context_id"]) for _, group in rows.group_by("persona", "system")]
+    assert all(contexts == by_system[0] for contexts in by_system)
+    found = metrics(smoke, "alignment/support.json")
+    anchor = found["personas"]["anchor"]
+    assert found["family"] == 2 and set(anchor["systems"]) == {"base", "sft", "grpo"}
+    for measure in ("consistency", "response_relevance", "wellformedness", "recognised", "distinct_2", "words", "self_bleu", "similarity"):
+        assert anchor["systems"]["sft"][measure] is not None
+        gain = anchor["differences"]["grpo-sft"][measure]
+        assert gain["low"] <= gain["mean"] <= gain["high"]
+        assert gain["holm"]["p"] >= gain["p"] and gain["holm"]["low"] <= gain["low"]
+    mean = rows.filter(pl.col("persona") == "anchor", pl.col("system") == "sft")["score"].mean()
+    assert anchor["systems"]["sft"]["score"]["mean"] == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_reward_model_without_its_head_stops_the_speaker(smoke_copy: Workspace) -> None:
+    manifest = smoke_copy.root / "models/reward/support/anchor/reward.json"
+    manifest.chmod(0o644)
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"head": ["lost.weight"]}))
+    done = smoke_copy.stage("speaker", "support-anchor", check=False)
+    assert (
+        done.returncode == 1 and "the score head is not among the weights (lost.weight)" in done.stderr and "Traceback" not in done.stderr
+    )
+
+
+def test_another_personas_reward_model_can_train_a_speaker_as_a_control(smoke: Workspace, smoke_copy: Workspace) -> None:
+    smoke_copy.edit("params.yaml", "reward: anchor}", "reward: catalyst}")
+    assert "Running stage 'speaker@support-anchor'" in smoke_copy.run("dvc", "repro", "--single-item", "speaker@support-anchor").stdout
+    path = "metrics/speaker/support/anchor/train/rewards_persona_mean.tsv"
+    own, control = ((workspace.root / path).read_text() for workspace in (smoke, smoke_copy))
+    assert own != control
+
+
 def test_outs_hold_no_time_and_no_machine(smoke: Workspace) -> None:
     for path in [*(smoke.root / "metrics").rglob("*.json"), *(smoke.root / "models" / "sft").rglob("*.json")]:
         text = path.read_text()
@@ -126,11 +189,12 @@ def test_editing_a_persona_reruns_only_its_stages(smoke_copy: Workspace) -> None
     smoke_copy.edit("data/personas/support/anchor.yaml", "You are calm and warm.", "You are calm and kind.")
     printed = smoke_copy.run("dvc", "repro").stdout
     ran = [line.split("'")[1] for line in printed.splitlines() if line.startswith("Running stage")]
-    assert ran == ["sft@support-anchor", "candidates@support-anchor", "judgments@support-anchor", "pairs@support-anchor"]
+    stages = ("sft", "candidates", "judgments", "pairs", "reward", "speaker")
+    assert ran == [*(f"{stage}@support-anchor" for stage in stages), "alignment@support"]
 
 
 def test_an_experiment_with_another_margin_reruns_only_pairs_and_can_be_compared(smoke_copy: Workspace) -> None:
-    printed = smoke_copy.run("dvc", "exp", "run", "-S", "pairs.margin=4.0").stdout
+    printed = smoke_copy.run("dvc", "exp", "run", "-S", "pairs.margin=2.0", "pairs@support-anchor", "pairs@support-catalyst").stdout
     ran = {line.split("'")[1].split("@")[0] for line in printed.splitlines() if line.startswith("Running stage")}
     assert ran == {"pairs"}
     assert "pairs.margin" in smoke_copy.run("dvc", "params", "diff").stdout
@@ -168,7 +232,7 @@ def test_a_second_clone_pulls_everything_and_has_nothing_to_rerun(smoke_copy: Wo
         (("params.yaml", "k: 4", "k: 1"), "candidates", "`candidates.k`"),
         (("params.yaml", "max_tokens: 40", "max_tokens: 9000"), "candidates", "the window of"),
         (("params.yaml", "examples: 8", "examples: 80"), "sft", "`replies` has 24 written replies"),
-        (("params.yaml", "margin: 0.5", "margn: 0.5"), "pairs", "did you mean `margin`"),
+        (("params.yaml", "margin: 0.25", "margn: 0.25"), "pairs", "did you mean `margin`"),
         (("data/personas/support/anchor.yaml", "exemplars:", "examplars:"), "candidates", "did you mean `exemplars`"),
         (("data/rubrics/support.yaml", "measure: persona", "measure: person"), "judgments", "data/rubrics/support.yaml"),
     ],

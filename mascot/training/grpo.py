@@ -4,6 +4,7 @@ Rollouts are large and updates are many: on a CPU, sampling 32 replies together 
 contexts is used for several optimizer steps (`updates`), with the clipped ratio of GRPO between them.
 """
 
+import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -120,13 +121,14 @@ def train_grpo(
     if start:
         policy = PeftModel.from_pretrained(policy, str(start), is_trainable=True)
     checkpoints = cache_folder() / "checkpoints" / key
-    functions: list[Any] = [guards.checking(function) for function, _ in rewards.values()]
+    functions: Any = [guards.checking(function) for function, _ in rewards.values()]
+    functions[0] = guards.watching(functions[0])
     with progress("speaker", settings.steps, "steps") as shown:
         trainer = GRPOTrainer(
             policy,
-            reward_funcs=[guards.watching(functions[0]), *functions[1:]],
+            reward_funcs=functions,
             args=_arguments(settings, list(weights.values()), checkpoints),
-            train_dataset=Dataset.from_list(rows),
+            train_dataset=Dataset.from_list(_in_order(rows, settings)),
             processing_class=tokenizer,
             peft_config=None if start else LoraConfig(task_type="CAUSAL_LM", **lora.arguments()),
             callbacks=[guards, ShowProgress(shown)],
@@ -147,6 +149,17 @@ def train_grpo(
         save_adapter(trainer.model, folder, base)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return _metrics(trainer.state.log_history, settings, list(weights))
+
+
+def _in_order(rows: Sequence[dict[str, Any]], settings: GrpoSettings) -> list[dict[str, Any]]:
+    """The contexts of all rollouts in the order of their use, shuffled anew each time all were used.
+
+    The trainer's own shuffling is off: on resuming, it would begin again with the first epoch's order.
+    """
+    drawn, ordered = random.Random(settings.seed), []
+    while len(ordered) < settings.rollouts * settings.prompts:
+        ordered += drawn.sample(rows, len(rows))
+    return ordered[: settings.rollouts * settings.prompts]
 
 
 def _arguments(settings: GrpoSettings, weights: list[float], checkpoints: Path) -> GRPOConfig:
@@ -181,6 +194,7 @@ def _arguments(settings: GrpoSettings, weights: list[float], checkpoints: Path) 
         use_vllm=settings.generation == "vllm",
         vllm_mode="colocate",
         lr_scheduler_type="constant",
+        shuffle_dataset=False,
         **arguments,
     )
 

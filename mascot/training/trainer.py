@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ def shared_arguments(seed: int, learning_rate: float) -> dict[str, Any]:
 
 
 def silence(trainer: Any) -> None:
-    """Leave progress to our own display."""
+    """Leave progress to our own display, and drop PEFT's warning that a reference is no folder (it looks for a changed vocabulary)."""
+    warnings.filterwarnings("ignore", message="Could not find a config file")
     for printer in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(printer)
 
