@@ -19,6 +19,11 @@ COMPARED = (("sft", "base"), ("grpo", "sft"), ("grpo", "base"))
 
 WELLFORMEDNESS = "wellformedness"
 
+ALPHA = 0.05
+
+ENOUGH_CONTEXTS = 20
+"""With fewer, intervals by resampling contexts are too narrow (see `mascot.statistics`), and no gain is claimed or denied."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -56,7 +61,7 @@ def compare(
 
     `systems`: each measure of each system with its n and interval; `differences`: each measure's paired difference with its interval
     over contexts and, under `holm`, corrected for `family` Speakers; `sane`: whether GRPO stays within `margins` of SFT; `gains`:
-    whether the corrected interval of its gain in the persona criterion lies above 0.
+    whether the corrected interval of its gain in the persona criterion lies above 0 (null with fewer than `ENOUGH_CONTEXTS` contexts).
 
     Measures: every criterion and the score of the rubric (1-5), `recognised` (share of replies told to be this persona's among the
     roster), `faults` (share), `words`, `self_bleu` (each reply against the rest); and of each system's replies together `distinct_2` and
@@ -85,7 +90,8 @@ def compare(
     for persona in personas:
         gained = found[persona]["differences"]["grpo-sft"]
         gain = gained.get(persona_key) if persona_key else None
-        found[persona]["gains"] = gain["holm"]["low"] > 0 and gain["holm"]["p"] < 0.05 if gain and "holm" in gain else None
+        enough = gain is not None and gain["groups"] >= ENOUGH_CONTEXTS
+        found[persona]["gains"] = gain["holm"]["low"] > 0 and gain["holm"]["p"] < ALPHA if gain and enough else None
         changes = {name: gained[measure]["mean"] for name, measure in watched.items() if gained.get(measure)}
         found[persona]["sane"] = {name: (abs(change) if name == "words" else -change) <= margins[name] for name, change in changes.items()}
     return {"personas": found, "family": family, "margins": dict(margins)}

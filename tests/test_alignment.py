@@ -24,7 +24,7 @@ def encode(texts: Sequence[str]) -> np.ndarray:
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def answers(rubric: Rubric, scores: dict[str, dict[str, float]], contexts: int = 12, words: dict[str, int] | None = None) -> list[Answer]:
+def answers(rubric: Rubric, scores: dict[str, dict[str, float]], contexts: int = 24, words: dict[str, int] | None = None) -> list[Answer]:
     """Two replies a context and system; `scores` by system and criterion, 3 where none is given, varied a little by context."""
     found = []
     for system in SYSTEMS:
@@ -40,7 +40,7 @@ def answers(rubric: Rubric, scores: dict[str, dict[str, float]], contexts: int =
 def test_a_clear_gain_is_one_and_stays_sane(rubric: Rubric) -> None:
     found = compare(answers(rubric, {"grpo": {"consistency": 4.0}}), rubric, encode, 7, MARGINS)["personas"]["anchor"]
     gain = found["differences"]["grpo-sft"]["consistency"]
-    assert gain["mean"] == pytest.approx(1.0) and gain["n"] == 24 and gain["groups"] == 12
+    assert gain["mean"] == pytest.approx(1.0) and gain["n"] == 48 and gain["groups"] == 24
     assert gain["holm"]["p"] == pytest.approx(7 * gain["p"]) and gain["holm"]["low"] > 0
     assert found["gains"] is True and found["sane"] == {"relevance": True, "wellformedness": True, "distinct_2": True, "words": True}
     assert found["differences"]["sft-base"]["consistency"]["p"] == 1.0
@@ -48,6 +48,11 @@ def test_a_clear_gain_is_one_and_stays_sane(rubric: Rubric) -> None:
 
 
 @pytest.mark.parametrize("low", ["response_relevance", "wellformedness"])
+def test_with_few_contexts_no_gain_is_claimed_or_denied(rubric: Rubric) -> None:
+    found = compare(answers(rubric, {"grpo": {"consistency": 4.0}}, contexts=6), rubric, encode, 7, MARGINS)["personas"]["anchor"]
+    assert found["gains"] is None and found["differences"]["grpo-sft"]["consistency"]["holm"]["low"] > 0
+
+
 def test_what_fell_past_its_margin_is_not_sane(rubric: Rubric, low: str) -> None:
     found = compare(answers(rubric, {"grpo": {"consistency": 4.0, low: 2.5}}), rubric, encode, 7, MARGINS)["personas"]["anchor"]
     assert [name for name, held in found["sane"].items() if not held] == [low.removeprefix("response_")]

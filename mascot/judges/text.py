@@ -94,7 +94,7 @@ def rarity(texts: Iterable[str]) -> dict[str, float]:
 
 def shared_rarity(reply: str, context: str, rarity: Mapping[str, float]) -> float:
     """The summed rarity of the content stems that a reply shares with its context; a stem that is not in `rarity` counts 1."""
-    return sum(rarity.get(stem, 1.0) for stem in sorted(set(content_stems(reply)) & set(content_stems(context))))
+    return sum((rarity.get(stem, 1.0) for stem in sorted(set(content_stems(reply)) & set(content_stems(context)))), 0.0)
 
 
 def copied_share(reply: str, source: str) -> float:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
@@ -135,7 +136,9 @@ def train_grpo(
             rollout_func=rollout,
         )
         silence(trainer)
-        last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+        if last := get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None:
+            # The trainer restores the optimizer and the reference adapter, and passes over the policy's own when there are two.
+            set_peft_model_state_dict(trainer.model, load_file(Path(last) / "adapter_model.safetensors"), adapter_name="default")
         try:
             trainer.train(resume_from_checkpoint=last)
         except MascotError as error:
