@@ -60,3 +60,10 @@ def test_reward_and_speaker_run_end_to_end(clone: Workspace, tmp_path: Path, lor
     with safe_open(clone.root / "models/speaker/support/anchor/adapter_model.safetensors", framework="pt") as file:
         adapted = {name.split(".")[-3] for name in file.keys()}  # noqa: SIM118
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+    if lora is None:  # The same stage on two processes, by its parameter.
+        params["speaker"]["launch"] = "cpu2"
+        (clone.root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+        (clone.root / "metrics/speaker/support/anchor.json").unlink()
+        clone.stage("speaker", "support-anchor", env={"OMP_NUM_THREADS": "1"})
+        assert json.loads((clone.root / "metrics/speaker/support/anchor.json").read_text())["steps"] == speaker["steps"]
