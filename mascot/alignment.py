@@ -12,12 +12,17 @@ from mascot.judges.types import Verdict
 from mascot.rubrics import Criterion, Rubric
 from mascot.statistics import Difference, bootstrap_mean, holm, paired_difference, pseudo_values
 
-SYSTEMS = {"base": None, "sft": "models/sft", "grpo": "models/speaker"}
-"""The systems by name, and where each one's adapters are."""
+SYSTEMS = ("base", "sft", "grpo")
+"""The bare base, and the policies after SFT and after GRPO."""
 
 COMPARED = (("sft", "base"), ("grpo", "sft"), ("grpo", "base"))
 
-WELLFORMEDNESS = "wellformedness"
+ADDED = Criterion(
+    title="Well-formedness",
+    question="Is it sound English?",
+    scale={1: "It is word salad.", 3: "It has slips.", 5: "It is sound throughout."},
+    measure="wellformedness",
+)
 
 ALPHA = 0.05
 
@@ -41,13 +46,7 @@ def with_wellformedness(rubric: Rubric) -> Rubric:
     """The rubric with a criterion for well-formedness, if no criterion of its own measures it."""
     if any(criterion.measure == "wellformedness" for criterion in rubric.criteria.values()):
         return rubric
-    added = Criterion(
-        title="Well-formedness",
-        question="Is it sound English?",
-        scale={1: "It is word salad.", 3: "It has slips.", 5: "It is sound throughout."},
-        measure="wellformedness",
-    )
-    return rubric.model_copy(update={"criteria": {**rubric.criteria, WELLFORMEDNESS: added}})
+    return rubric.model_copy(update={"criteria": {**rubric.criteria, "wellformedness": ADDED}})
 
 
 def compare(
@@ -60,8 +59,9 @@ def compare(
     """Metrics of every persona.
 
     `systems`: each measure of each system with its n and interval; `differences`: each measure's paired difference with its interval
-    over contexts and, under `holm`, corrected for `family` Speakers; `sane`: whether GRPO stays within `margins` of SFT; `gains`:
-    whether the corrected interval of its gain in the persona criterion lies above 0 (null with fewer than `ENOUGH_CONTEXTS` contexts).
+    over contexts and, under `holm`, corrected for `family` Speakers; `sane`: whether, by the mean difference, GRPO stays within
+    `margins` of SFT (null where it is not known); `gains`: whether the corrected interval of its gain in the persona criterion lies
+    above 0 (null with fewer than `ENOUGH_CONTEXTS` contexts).
 
     Measures: every criterion and the score of the rubric (1-5), `recognised` (share of replies told to be this persona's among the
     roster), `faults` (share), `words`, `self_bleu` (each reply against the rest); and of each system's replies together `distinct_2` and
@@ -92,8 +92,11 @@ def compare(
         gain = gained.get(persona_key) if persona_key else None
         enough = gain is not None and gain["groups"] >= ENOUGH_CONTEXTS
         found[persona]["gains"] = gain["holm"]["low"] > 0 and gain["holm"]["p"] < ALPHA if gain and enough else None
-        changes = {name: gained[measure]["mean"] for name, measure in watched.items() if gained.get(measure)}
-        found[persona]["sane"] = {name: (abs(change) if name == "words" else -change) <= margins[name] for name, change in changes.items()}
+        found[persona]["sane"] = {}
+        for name, measure in watched.items():
+            change = gained[measure]["mean"] if gained.get(measure) else None
+            held = None if change is None else (abs(change) if name == "words" else -change) <= margins[name]
+            found[persona]["sane"][name] = held
     return {"personas": found, "family": family, "margins": dict(margins)}
 
 
@@ -115,7 +118,7 @@ def _tables(answers: Sequence[Answer], rubric: Rubric, encode: Callable[[Sequenc
         by_reply: dict[str, list[float | None]] = {
             key: [answer.verdict.scores[place].score for answer in mine] for place, key in enumerate(rubric.criteria)
         }
-        by_reply["score"] = [_overall(answer.verdict, rubric) for answer in mine]
+        by_reply["score"] = [overall(answer.verdict, rubric) for answer in mine]
         by_reply["recognised"] = [None if answer.recognised is None else float(answer.recognised == answer.persona) for answer in mine]
         by_reply["faults"] = [float(answer.verdict.fault is not None) for answer in mine]
         by_reply["self_bleu"] = self_bleu(texts)
@@ -140,8 +143,10 @@ def _tables(answers: Sequence[Answer], rubric: Rubric, encode: Callable[[Sequenc
 def _differences(old: _Table, new: _Table) -> dict[str, Difference | None]:
     found = {name: paired_difference(values, new.by_reply[name], old.contexts) for name, values in old.by_reply.items()}
     for name, values in old.pseudo.items():
-        groups = list(values)
-        found[name] = paired_difference([values[group] for group in groups], [new.pseudo[name][group] for group in groups], groups)
+        groups, before, after = list(values), old.whole[name], new.whole[name]
+        pairs = [values[group] for group in groups], [new.pseudo[name][group] for group in groups]
+        known = before is not None and after is not None
+        found[name] = paired_difference(*pairs, groups, observed=after - before) if known else None
     return found
 
 
@@ -150,9 +155,9 @@ def _summary(table: _Table) -> dict[str, Any]:
     return {name: one.as_metrics() if one else None for name, one in estimates.items()} | table.whole
 
 
-def _overall(verdict: Verdict, rubric: Rubric) -> float | None:
-    """The mean over the rubric's own criteria; missing if any is."""
-    scores = [one.score for one in verdict.scores if one.criterion in rubric.criteria and one.criterion != WELLFORMEDNESS]
+def overall(verdict: Verdict, rubric: Rubric) -> float | None:
+    """The mean over the rubric's criteria, without the one that `with_wellformedness` added; missing if any is."""
+    scores = [one.score for one in verdict.scores if rubric.criteria[one.criterion] is not ADDED]
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if known and len(known) == len(scores) else None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm, t
 
 _DRAWS_AT_ONCE = 2**20
 
@@ -39,10 +40,19 @@ class Difference(Estimate):
         return super().as_metrics() | {"p": self.p}
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """The percentile interval at another confidence. A ValueError with one context."""
+        """The interval at another confidence. A ValueError with one context.
+
+        The percentiles of the resampled means, moved away from the mean by what few contexts hide: sqrt(G / (G - 1)) for their spread,
+        and Student's t with G - 1 degrees of freedom over the normal quantile (Hesterberg 2015, "What teachers should know about the
+        bootstrap", 3.2). Far out, where corrected intervals end, plain percentiles are too near: at 99.3 % and 20 contexts they miss
+        1.7 % and not 0.7 %.
+        """
         if self.groups < 2:
             raise ValueError("one context says nothing of the spread between contexts: there is no interval")
-        return _percentiles(self.means, confidence)
+        tail = (1 + confidence) / 2
+        wider = math.sqrt(self.groups / (self.groups - 1)) * float(t.ppf(tail, self.groups - 1) / norm.ppf(tail))
+        low, high = _percentiles(self.means, confidence)
+        return self.mean + (low - self.mean) * wider, self.mean + (high - self.mean) * wider
 
 
 @dataclass(frozen=True)
@@ -77,22 +87,29 @@ def paired_difference(
     confidence: float = 0.95,
     seed: int = 0,
     resamples: int = 20_000,
+    observed: float | None = None,
 ) -> Difference | None:
     """The mean of second - first over items that both have, as in `bootstrap_mean`, with p = 2 min(P(d* <= 0), P(d* >= 0)), at most 1.
 
     Each P is (b + 1) / (B + 1) for b of B resamples (Davison and Hinkley 1997, 4.11), so p is never under 2 / (B + 1); p is 1 when all
     differences are 0. Item i of `first` and of `second` is one item under two systems; a pair that misses one is left out.
+    With `observed`, items are pseudo-values of a measure and `observed` is its difference: that is the mean, and resampled means are
+    moved so as to lie round it.
     """
     differences = [None if one is None or other is None else other - one for one, other in zip(first, second, strict=True)]
     clusters = _clusters(differences, groups)
     if not clusters:
         return None
     means = _resampled(clusters, seed, resamples)
+    centre = math.fsum(value for values in clusters for value in values) / sum(map(len, clusters))
+    shift = 0.0 if observed is None else observed - centre
+    means += shift
     # 0.3 - 0.1 - 0.2 is not 0 in floats: a resample that cancels out must count on both sides.
     means[np.abs(means) <= 1e-12 * max(abs(value) for values in clusters for value in values)] = 0.0
     fewer = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
     p = min(1.0, 2 * (int(fewer) + 1) / (resamples + 1)) if len(clusters) > 1 else None
-    return Difference(*_summary(clusters, means, confidence), p, means)
+    _, low, high, n, size = _summary(clusters, means, confidence)
+    return Difference(centre + shift, low, high, n, size, p, means)
 
 
 def pseudo_values(statistic: Callable[[Sequence[int]], float | None], groups: Sequence[str]) -> dict[str, float | None]:

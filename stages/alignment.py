@@ -18,7 +18,7 @@ from mascot.dialogue.checks import check_reply
 from mascot.dialogue.render import speaker_messages
 from mascot.dialogue.types import CONTEXT_SCHEMA, TURNS_DTYPE, Context, contexts_from_frame, turns_to_rows
 from mascot.engines.generate import generate
-from mascot.engines.types import Adapter, Request, Sampling
+from mascot.engines.types import Adapter, Completion, Request, Sampling
 from mascot.errors import DataError
 from mascot.files import read_parquet, write_json, write_parquet
 from mascot.journal import Journal
@@ -28,6 +28,9 @@ from mascot.params import SamplingParams, Speaker, read_section
 from mascot.personas import Persona, load_persona
 from mascot.rubrics import load_rubric
 from mascot.yamlfiles import Strict
+
+FOLDERS = {"sft": "models/sft", "grpo": "models/speaker"}
+"""Where the systems' adapters are; the base has none."""
 
 SCHEMA = pl.Schema(
     {
@@ -81,10 +84,12 @@ def run(instance: str) -> None:
     contexts = contexts_from_frame(read_parquet(path, f"contexts@{instance}", CONTEXT_SCHEMA))
     chosen = sample(contexts, params.contexts, params.seed)
     if len(chosen) < 2:
-        raise DataError(f"{path}: {len(chosen)} contexts in the splits {', '.join(params.contexts)}; at least two are needed.")
+        raise DataError(
+            f"{path}: {len(chosen)} contexts in the splits {', '.join(params.contexts)}; at least two are needed; see `alignment.contexts`."
+        )
 
     from mascot.adapters import adapter_hash
-    from mascot.alignment import SYSTEMS, Answer, compare, with_wellformedness
+    from mascot.alignment import SYSTEMS, Answer, compare, overall, with_wellformedness
     from mascot.judges.classifier import ClassifierJudge, EvaluationLines
     from mascot.models import load_encoder
     from mascot.references import load_base
@@ -92,13 +97,16 @@ def run(instance: str) -> None:
     policy = Path("models/base/policy")
     base, journal = load_base(policy), Journal()
     engine = import_module(f"mascot.engines.{params.engine}").open_engine(policy, params.batch_size)
-    requests: list[Request] = []
+    completions: dict[str, list[Completion]] = {}
     for key, speaker in roster.items():
-        for system, folder in SYSTEMS.items():
-            place = speaker.artifact(folder) if folder else None
-            adapter = Adapter(f"{key}-{system}", place, adapter_hash(place, base)) if place else None
-            requests += _requests(speaker.persona, system, personas[speaker.persona], chosen, adapter, params)
-    completions = generate(engine, requests, journal, f"alignment {instance}")
+        for system in SYSTEMS:
+            adapter = None
+            if system in FOLDERS:
+                folder = speaker.artifact(FOLDERS[system])
+                adapter = Adapter(f"{key}-{system}", folder, adapter_hash(folder, base))
+            # One persona and system at a time: so batches, and with them the random draws, are the same for every system.
+            requests = _requests(speaker.persona, system, personas[speaker.persona], chosen, adapter, params)
+            completions |= generate(engine, requests, journal, f"alignment {key} {system}")
 
     rubric = with_wellformedness(load_rubric(Path("data/rubrics") / f"{instance}.yaml"))
     lines = EvaluationLines(Path("data/evaluation") / instance)
@@ -135,7 +143,7 @@ def run(instance: str) -> None:
                     "text": reply.text,
                     "finish_reason": completion.finish_reason,
                     "raw": completion.text,
-                    "score": verdict.overall,
+                    "score": overall(verdict, rubric),
                     "criteria": [{"criterion": one.criterion, "score": one.score, "value": one.value} for one in verdict.scores],
                     "fault": verdict.fault,
                     "recognised": voice,

@@ -49,6 +49,12 @@ class Params(Strict):
     batch_size: int = Field(ge=1)
     seed: int
 
+    def model_post_init(self, context: object) -> None:
+        if self.from_base >= self.k:
+            raise ValueError(f"`from_base` {self.from_base} must be under `k` {self.k}: the rest comes from the policy `init`")
+        if self.from_base and self.init == "base":
+            raise ValueError("`from_base` must be 0 with `init: base`: all replies come from there")
+
 
 def run(instance: str) -> None:
     params = read_section(Params, "candidates")

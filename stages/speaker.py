@@ -7,6 +7,7 @@ only trains; `alignment` measures.
     python -m stages speaker support-anchor
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from mascot.contexts import sample
 from mascot.dialogue.render import speaker_messages
 from mascot.dialogue.types import CONTEXT_SCHEMA, contexts_from_frame
 from mascot.errors import DataError
-from mascot.files import read_parquet, write_json
+from mascot.files import content_hash, read_parquet, write_json
 from mascot.params import SamplingParams, Speaker, read_section
 from mascot.personas import load_persona
 from mascot.training.launch import launched
@@ -38,6 +39,10 @@ class Words(Strict):
 
     low: int = Field(ge=0)
     high: int = Field(ge=1)
+
+    def model_post_init(self, context: object) -> None:
+        if self.low > self.high:
+            raise ValueError(f"`low` {self.low} is above `high` {self.high}")
 
 
 class GuardParams(Strict):
@@ -99,13 +104,17 @@ def run(instance: str) -> None:
     from mascot.training.guards import GuardLimits, Guards
 
     base, scorer = load_base(Path("models/base/policy")), load_base(Path("models/base") / reward_base)
+    encoder = load_base(Path("models/base/encoder"))
     reward = Path("models/reward") / speaker.domain / speaker.reward
-    encode = load_encoder(load_base(Path("models/base/encoder")))
+    encode = load_encoder(encoder)
     pool = [context.turns for context in contexts if context.split == "train"]
     end = {int(str(load_tokenizer(base).eos_token_id))}
     weights = params.weights
+    model = RewardModel(reward, scorer)
+    for context in chosen:
+        model.check_length(context.id, context.turns, params.sampling.max_tokens)
     rewards = {
-        "persona": (persona_reward(RewardModel(reward, scorer), persona.name), weights.persona),
+        "persona": (persona_reward(model, persona.name), weights.persona),
         "format": (format_reward(persona.name, end), weights.format),
         "conciseness": (conciseness_reward(persona.name, params.words.low, params.words.high), weights.conciseness),
         "relevance": (relevance_reward(persona, encode, pool), weights.relevance),
@@ -114,6 +123,7 @@ def run(instance: str) -> None:
     def said(completions: list[Any], turns: list[Any], **_: Any) -> list[str]:
         return [reply.text for reply in replies(completions, turns, persona.name)]
 
+    settled = [persona.model_dump(), params.words.model_dump(), params.guards.model_dump()]
     settings = GrpoSettings(**params.model_dump(include=set(GrpoSettings.__dataclass_fields__)), **params.sampling.model_dump())
     metrics = train_grpo(
         base,
@@ -123,7 +133,7 @@ def run(instance: str) -> None:
         rewards,
         Guards(GuardLimits(**params.guards.model_dump()), said, encode),
         settings,
-        [reward_hash(reward, scorer), persona.model_dump(), params.words.model_dump()],
+        [reward_hash(reward, scorer), encoder.identity, content_hash([asdict(turn) for turns in pool for turn in turns]), *settled],
         speaker.artifact("models/speaker"),
         speaker.artifact("metrics/speaker"),
     )

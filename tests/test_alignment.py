@@ -88,3 +88,17 @@ def test_similarity_of_what_is_the_same_everywhere_is_1(rubric: Rubric) -> None:
     found = compare(same, rubric, encode, 7, MARGINS)["personas"]["anchor"]
     assert found["systems"]["sft"]["similarity"] == pytest.approx(1.0)
     assert found["differences"]["grpo-sft"]["similarity"]["mean"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_difference_of_distinct_2_is_that_of_the_systems(rubric: Rubric) -> None:
+    """Its words come back in other contexts, which pseudo-values alone would count otherwise."""
+    given = [
+        Answer(
+            one.persona, one.system, one.context_id, f"so it goes {one.text if one.system == 'sft' else 'so it goes'}", one.verdict, None
+        )
+        for one in answers(rubric, {})
+    ]
+    found = compare(given, rubric, encode, 7, MARGINS)["personas"]["anchor"]
+    gain = found["differences"]["grpo-sft"]["distinct_2"]
+    assert gain["mean"] == pytest.approx(found["systems"]["grpo"]["distinct_2"] - found["systems"]["sft"]["distinct_2"])
+    assert gain["low"] <= gain["mean"] <= gain["high"] < 0

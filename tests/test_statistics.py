@@ -165,14 +165,38 @@ def test_resamples_that_cancel_out_count_on_both_sides_despite_rounding():
     assert np.count_nonzero(tenths.means == 0) == np.count_nonzero(whole.means == 0) > 0
 
 
-def test_an_interval_widens_with_its_confidence_and_agrees_with_the_stated_one():
+def test_an_interval_widens_with_its_confidence_and_is_wider_than_plain_percentiles():
     values, groups = clustered(np.random.default_rng(9), groups=15, size=3, within=1.0)
     difference = paired_difference([0.0] * len(values), values, groups)
-    assert difference is not None
+    assert difference is not None and difference.low is not None and difference.high is not None
     low, high = difference.interval(0.95)
-    assert (low, high) == (difference.low, difference.high)
+    # Student's 97.5 % with 14 degrees of freedom is 2.145, the normal one 1.960.
+    wider = (15 / 14) ** 0.5 * 2.1448 / 1.95996
+    assert (difference.mean - low, high - difference.mean) == pytest.approx(
+        ((difference.mean - difference.low) * wider, (difference.high - difference.mean) * wider), rel=1e-4
+    )
     wider_low, wider_high = difference.interval(0.995)
     assert wider_low < low < difference.mean < high < wider_high
+
+
+def test_corrected_intervals_of_few_contexts_miss_about_as_often_as_they_say():
+    """20 contexts at 1 - 0.05 / 7: plain percentiles miss the true mean more than twice as often as 0.7 %."""
+    rng, missed, runs = np.random.default_rng(3), 0, 1500
+    names = [str(number) for number in range(20)]
+    for _ in range(runs):
+        difference = paired_difference([0.0] * 20, rng.normal(size=20).tolist(), names, resamples=2000)
+        assert difference is not None
+        low, high = difference.interval(1 - 0.05 / 7)
+        missed += not low <= 0 <= high
+    assert missed / runs < 0.0125
+
+
+def test_pseudo_values_lie_round_what_was_observed():
+    difference = paired_difference([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], ["a", "b", "c"], observed=0.5)
+    plain = paired_difference([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], ["a", "b", "c"])
+    assert difference is not None and plain is not None and plain.low is not None
+    assert difference.mean == pytest.approx(0.5) and difference.low == pytest.approx(plain.low - 1.5)
+    assert difference.p is not None and plain.p is not None and difference.p > plain.p
 
 
 def test_metrics_are_json_and_hold_no_resamples():
@@ -199,13 +223,13 @@ def test_holm_by_hand():
 
 def test_holm_gives_the_interval_of_each_step():
     """Confidence 1 - 0.05 / 5, then / 4 and / 3; equal p share the wider one."""
-    corrected = holm({"a": known(0.3), "b": known(0.1), "c": known(0.2)}, family=5)
+    given = {"a": known(0.3), "b": known(0.1), "c": known(0.2)}
+    corrected = holm(given, family=5)
     for name, factor in (("b", 5), ("c", 4), ("a", 3)):
-        assert corrected[name].low == pytest.approx(10_000 * 0.025 / factor)
-        assert corrected[name].high == pytest.approx(10_000 * (1 - 0.025 / factor))
+        assert (corrected[name].low, corrected[name].high) == given[name].interval(1 - 0.05 / factor)
     tied = holm({"a": known(0.1), "b": known(0.1)}, family=2)
     assert tied["a"] == tied["b"]
-    assert tied["a"].low == pytest.approx(125)
+    assert (tied["a"].low, tied["a"].high) == known(0.1).interval(1 - 0.05 / 2)
 
 
 def test_what_was_not_measured_gets_no_entry_and_still_counts_in_the_family():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mascot.dialogue.checks import Reply, check_reply
 from mascot.dialogue.types import Turn, turns_from_rows
+from mascot.errors import DataError
 from mascot.personas import Persona
 from mascot.rewards.model import RewardModel
 
@@ -33,12 +34,12 @@ def replies(completions: Sequence[Any], turns: Sequence[Any], name: str) -> list
 
 
 def persona_reward(model: RewardModel, name: str) -> Reward:
-    """The standardised score of the persona's reward model; an empty reply, which it never saw, gets -3 (three deviations below)."""
+    """The standardised score of the persona's reward model; an empty reply, which it never saw, gets -3 or the worst beside it."""
 
     def persona(completions: Sequence[Any], turns: Sequence[Any], **_: Any) -> list[float]:
         said = [reply.text for reply in replies(completions, turns, name)]
         scores = model.score([(turns_from_rows(rows), text) for rows, text in zip(turns, said, strict=True)])
-        return [score if text else -3.0 for score, text in zip(scores, said, strict=True)]
+        return [score if text else min(-3.0, *scores) for score, text in zip(scores, said, strict=True)]
 
     return persona
 
@@ -70,6 +71,8 @@ def relevance_reward(persona: Persona, encode: Encode, pool: Sequence[tuple[Turn
 
     The scale comes from the persona's written replies: 0 is their median closeness to each other's contexts, 1 to their own.
     """
+    if len(pool) < 2:
+        raise DataError(f"the relevance reward compares with other contexts, and there are {len(pool)}: the training split is too small.")
     others = [_spoken(turns) for turns in pool]
     other_vectors = encode(others)
 

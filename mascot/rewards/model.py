@@ -15,7 +15,7 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification
 
-from mascot.device import device, precision
+from mascot.device import device
 from mascot.dialogue.render import reward_text
 from mascot.dialogue.types import Turn
 from mascot.errors import DataError, ModelError
@@ -100,7 +100,7 @@ def scores(model: Any, tokenizer: Any, encoded: Sequence[Sequence[int]]) -> list
 
 
 class RewardModel:
-    """A trained reward model, in evaluation mode, on the device of this process.
+    """A trained reward model, in evaluation mode, on the device of this process, in fp32 as its scale was measured.
 
     Args:
         folder: what `mascot.training.reward` saved.
@@ -122,7 +122,16 @@ class RewardModel:
             model = PeftModel.from_pretrained(load_scalar_model(base, self.tokenizer), str(folder)).merge_and_unload()
         else:
             model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        self.model = model.to(device=device(), dtype=precision()).eval()
+        self.model = model.to(device()).eval()
+
+    def check_length(self, context_id: str, turns: Sequence[Turn], reply_tokens: int) -> None:
+        """Raise `DataError` if a dialogue with a reply of so many tokens may not fit the model's window."""
+        length, window = len(encode(self.tokenizer, turns, "")) + reply_tokens, self.model.config.max_position_embeddings
+        if length > window:
+            raise DataError(
+                f"context {context_id}: {length} tokens with a reply of {reply_tokens}, over the window of {window} of the reward model "
+                f"{self.folder}. Shorten this context, lower `speaker.sampling.max_tokens`, or choose another `reward.base`."
+            )
 
     def score(self, dialogues: Sequence[tuple[Sequence[Turn], str]]) -> list[float]:
         """The standardised score of each (turns, reply): 0 is the mean of the candidates, 1 one standard deviation above it.

@@ -1,7 +1,7 @@
 """A Speaker's policy by GRPO: TRL's `GRPOTrainer` on a LoRA adapter, with the KL measured against where the adapter started.
 
-Rollouts are large and updates are many: on a CPU, sampling 32 replies together costs twice what 8 cost, so a rollout of several
-contexts is used for several optimizer steps (`updates`), with the clipped ratio of GRPO between them.
+A rollout of several contexts is sampled together and used for several optimizer steps (`updates`), with the clipped ratio between
+them. The loss is averaged over all tokens of a batch, as DAPO does and as TRL defaults to; the paper does not publish its own.
 """
 
 import random
@@ -16,19 +16,19 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
-from mascot.adapters import adapter_hash, save_adapter
+from mascot.adapters import MANIFEST, adapter_hash, save_adapter
 from mascot.device import precision
 from mascot.dialogue.types import Message, Turn, turns_to_rows
-from mascot.errors import ConfigurationError, DataError, MascotError, ModelError
-from mascot.files import cache_folder, content_hash, file_hash, writing
+from mascot.errors import ConfigurationError, DataError, ModelError
+from mascot.files import cache_folder, content_hash, file_hash, write_json, writing
 from mascot.models import load_tokenizer
 from mascot.progress import progress
 from mascot.references import Base, loading
 from mascot.training.curves import ShowProgress, write_curves
-from mascot.training.guards import Guards
+from mascot.training.guards import GuardError, Guards
 from mascot.training.launch import is_main_process, process_count, share
 from mascot.training.lora import Lora
 from mascot.training.trainer import shared_arguments, silence
@@ -122,7 +122,7 @@ def train_grpo(
     if start:
         policy = PeftModel.from_pretrained(policy, str(start), is_trainable=True)
     checkpoints = cache_folder() / "checkpoints" / key
-    functions: Any = [guards.checking(function) for function, _ in rewards.values()]
+    functions: Any = [guards.checking(name, function) for name, (function, _) in rewards.items()]
     functions[0] = guards.watching(functions[0])
     with progress("speaker", settings.steps, "steps") as shown:
         trainer = GRPOTrainer(
@@ -136,15 +136,18 @@ def train_grpo(
             rollout_func=rollout,
         )
         silence(trainer)
-        if last := get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None:
+        if last := _last_checkpoint(checkpoints):
             # The trainer restores the optimizer and the reference adapter, and passes over the policy's own when there are two.
-            set_peft_model_state_dict(trainer.model, load_file(Path(last) / "adapter_model.safetensors"), adapter_name="default")
+            set_peft_model_state_dict(trainer.model, load_file(last / "adapter_model.safetensors"), adapter_name="default")
         try:
-            trainer.train(resume_from_checkpoint=last)
-        except MascotError as error:
-            good = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-            kept = f"The last good adapter is in {good}." if good else "No adapter had been kept yet."
-            raise ModelError(f"{out}: {error} {kept}") from error
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
+        except GuardError as error:
+            raise ModelError(f"{out}: {error} {_keep_good(checkpoints, error.suspect, base)}") from error
+        except RuntimeError as error:
+            if "probability tensor" not in str(error):
+                raise
+            found = GuardError("not_finite", step := trainer.state.global_step, "the policy's probabilities are not finite", step)
+            raise ModelError(f"{out}: {found} {_keep_good(checkpoints, step, base)}") from found
     if not is_main_process():
         return None
     write_curves(trainer.state.log_history, curves)
@@ -152,6 +155,37 @@ def train_grpo(
         save_adapter(trainer.model, folder, base)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return _metrics(trainer.state.log_history, settings, list(weights))
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    """The last whole checkpoint: one that was being written when the run was killed has no readable state, and is removed."""
+    found = None
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step_of):
+        try:
+            TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            found = checkpoint
+        except (OSError, ValueError, TypeError):
+            if is_main_process():
+                shutil.rmtree(checkpoint, ignore_errors=True)
+    return found
+
+
+def _keep_good(folder: Path, suspect: int, base: Base) -> str:
+    """Keep the last checkpoint from before step `suspect` as an adapter that can be used, and say where it is."""
+    good = None
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step_of):
+        if _step_of(checkpoint) < suspect:
+            good = checkpoint
+        elif is_main_process():
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    if good is None:
+        return "No adapter had been kept yet."
+    write_json({"base_reference": base.reference, "base_identity": base.identity}, good / MANIFEST)
+    return f"The last good adapter is in {good}."
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _in_order(rows: Sequence[dict[str, Any]], settings: GrpoSettings) -> list[dict[str, Any]]:
@@ -167,14 +201,14 @@ def _in_order(rows: Sequence[dict[str, Any]], settings: GrpoSettings) -> list[di
 
 def _arguments(settings: GrpoSettings, weights: list[float], checkpoints: Path) -> GRPOConfig:
     sequences = share(settings.prompts * settings.group, "speaker.prompts * speaker.group")
-    micro_batch = min(settings.micro_batch, sequences // settings.updates)
+    micro_batch = max(1, min(settings.micro_batch, sequences // settings.updates))
     if sequences % (settings.updates * micro_batch):
         raise ConfigurationError(
             f"params `speaker`: a rollout of {sequences} replies a process cannot be cut into {settings.updates} updates "
             f"of micro batches of {micro_batch}; change `prompts`, `group`, `updates` or `micro_batch`."
         )
     arguments = shared_arguments(settings.seed, settings.learning_rate)
-    arguments |= {"save_strategy": "steps", "save_steps": settings.updates * settings.iterations, "save_total_limit": 1}
+    arguments |= {"save_strategy": "steps", "save_steps": settings.updates * settings.iterations, "save_total_limit": 2}
     return GRPOConfig(
         output_dir=str(checkpoints),
         max_steps=settings.steps,
@@ -197,6 +231,7 @@ def _arguments(settings: GrpoSettings, weights: list[float], checkpoints: Path) 
         use_vllm=settings.generation == "vllm",
         vllm_mode="colocate",
         lr_scheduler_type="constant",
+        loss_type="dapo",
         shuffle_dataset=False,
         **arguments,
     )
@@ -216,9 +251,15 @@ def _check_lengths(prompts: Sequence[Prompt], tokenizer: Any, window: int, setti
 def _code() -> Any:
     """What of the program determines a run: this package's training code and the libraries'."""
     root = Path(__file__).parent.parent
-    files = [*root.glob("training/*.py"), *root.glob("rewards/*.py"), *root.glob("dialogue/**/*.*")]
+    files = [
+        *root.glob("training/*.py"),
+        *root.glob("rewards/*.py"),
+        *root.glob("dialogue/**/*.*"),
+        root / "diversity.py",
+        root / "models.py",
+    ]
     own = {path.relative_to(root).as_posix(): file_hash(path) for path in sorted(files) if path.suffix in (".py", ".txt")}
-    return [own, [version(name) for name in ("torch", "transformers", "trl", "peft")], process_count()]
+    return [own, [version(name) for name in ("torch", "transformers", "trl", "peft")], process_count(), str(precision())]
 
 
 def _metrics(history: Sequence[Mapping[str, Any]], settings: GrpoSettings, names: Sequence[str]) -> dict[str, Any]:
@@ -228,12 +269,14 @@ def _metrics(history: Sequence[Mapping[str, Any]], settings: GrpoSettings, names
         values = [logs[name] for logs in history if isinstance(logs.get(name), int | float)]
         return {"first": values[0], "last": values[-1]} if values else None
 
-    tied = [logs["frac_reward_zero_std"] for logs in history if "frac_reward_zero_std" in logs]
+    by_group = settings.scale != "batch" and settings.aggregation == "sum_then_normalize"
+    rolled = [logs for logs in history if "frac_reward_zero_std" in logs]
+    tied = [logs["frac_reward_zero_std"] for logs in rolled]
     return {
         **{name.replace("completions/", ""): ends(name) if name != "kl" or settings.kl else None for name in _MEASURED},
         "rewards": {name: ends(f"rewards/{name}/mean") for name in names},
-        "tied_groups": sum(tied) / len(tied) if tied else None,
-        "rollouts": len(tied),
+        "tied_groups": sum(tied) / len(tied) if tied and by_group else None,
+        "rollouts": len(rolled),
         "replies": settings.rollouts * settings.prompts * settings.group,
         "steps": settings.steps,
     }
