@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mascot.corpora.sample import load
 from mascot.dialogue.render import speaker_messages
 from mascot.dialogue.types import turns_to_rows
-from mascot.models import load_encoder, load_tokenizer
+from mascot.models import load_encoder, load_ends, load_tokenizer
 from mascot.personas import load_persona
 from mascot.references import load_base
-from mascot.rewards.functions import conciseness_reward, relevance_reward, replies
+from mascot.rewards.functions import conciseness_reward, reader, relevance_reward
 from mascot.training import grpo
 from mascot.training.guards import GuardLimits, Guards
 from mascot.training.lora import Lora
@@ -67,9 +67,10 @@ def main() -> None:
     base, persona = load_base(Path("models/base/policy")), load_persona(Path("data/personas/support/anchor.yaml"))
     contexts = [one for one in load(Path("data/sample/support"), "support") if one.split == "train"][:8]
     encode = load_encoder(load_base(Path("models/base/encoder")))
+    read = reader(load_tokenizer(base), load_ends(base), persona.name)
     rewards: dict[str, Any] = {
-        "conciseness": (conciseness_reward(persona.name, 12, 28), 1.0),
-        "relevance": (relevance_reward(persona, encode, [one.turns for one in contexts]), 1.0),
+        "conciseness": (conciseness_reward(read, 12, 28), 1.0),
+        "relevance": (relevance_reward(read, persona, encode, [one.turns for one in contexts]), 1.0),
     }
     prompts = [grpo.Prompt(one.id, tuple(speaker_messages(persona, one.turns)), one.turns) for one in contexts]
     settings = grpo.GrpoSettings(
@@ -96,9 +97,7 @@ def main() -> None:
     def ours(folder: Path) -> float:
         os.environ["MASCOT_CACHE"] = str(folder / "cache")
         limits = GuardLimits(entropy_floor=0.0, distinct_2_margin=1.0, similarity_margin=2.0, patience=99)
-        guards = TimedGuards(
-            limits, lambda completions, turns, **_: [one.text for one in replies(completions, turns, persona.name)], encode
-        )
+        guards = TimedGuards(limits, lambda completion_ids, turns, **_: [one.text for one in read(completion_ids, turns)], encode)
         grpo.train_grpo(base, None, LORA, prompts, rewards, guards, settings, [], folder / "adapter", folder / "curves")
         return guards.seconds
 

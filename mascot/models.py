@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mascot.device import device, precision
 from mascot.errors import ModelError
@@ -29,6 +29,17 @@ def load_encoder(base: Base) -> Callable[[Sequence[str]], NDArray[Any]]:
     with loading(base):
         encoder = SentenceTransformer(base.name, revision=base.revision, device=device(), trust_remote_code=False)
     return lambda texts: encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+
+
+def load_ends(base: Base) -> frozenset[int]:
+    """The tokens that end a reply: the tokenizer's end token, and those at which the model stops generating."""
+    with loading(base):
+        try:
+            configured = GenerationConfig.from_pretrained(base.name, revision=base.revision or "main").eos_token_id
+        except OSError:
+            configured = AutoConfig.from_pretrained(**base.load_arguments).eos_token_id
+    several = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(str(token)) for token in (*several, load_tokenizer(base).eos_token_id) if token is not None)
 
 
 def load_window(base: Base) -> int:

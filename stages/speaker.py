@@ -96,9 +96,9 @@ def run(instance: str) -> None:
     if launched(params.launch, "speaker", instance):
         return
 
-    from mascot.models import load_encoder, load_tokenizer
+    from mascot.models import load_encoder, load_ends, load_tokenizer
     from mascot.references import load_base
-    from mascot.rewards.functions import conciseness_reward, format_reward, persona_reward, relevance_reward, replies
+    from mascot.rewards.functions import conciseness_reward, format_reward, persona_reward, reader, relevance_reward
     from mascot.rewards.model import RewardModel, reward_hash
     from mascot.training.grpo import GrpoSettings, Prompt, train_grpo
     from mascot.training.guards import GuardLimits, Guards
@@ -108,20 +108,21 @@ def run(instance: str) -> None:
     reward = Path("models/reward") / speaker.domain / speaker.reward
     encode = load_encoder(encoder)
     pool = [context.turns for context in contexts if context.split == "train"]
-    end = {int(str(load_tokenizer(base).eos_token_id))}
+    tokenizer, ends = load_tokenizer(base), load_ends(base)
+    read = reader(tokenizer, ends, persona.name)
     weights = params.weights
     model = RewardModel(reward, scorer)
     for context in chosen:
         model.check_length(context.id, context.turns, params.sampling.max_tokens)
     rewards = {
-        "persona": (persona_reward(model, persona.name), weights.persona),
-        "format": (format_reward(persona.name, end), weights.format),
-        "conciseness": (conciseness_reward(persona.name, params.words.low, params.words.high), weights.conciseness),
-        "relevance": (relevance_reward(persona, encode, pool), weights.relevance),
+        "persona": (persona_reward(read, model), weights.persona),
+        "format": (format_reward(read, ends), weights.format),
+        "conciseness": (conciseness_reward(read, params.words.low, params.words.high), weights.conciseness),
+        "relevance": (relevance_reward(read, persona, encode, pool), weights.relevance),
     }
 
-    def said(completions: list[Any], turns: list[Any], **_: Any) -> list[str]:
-        return [reply.text for reply in replies(completions, turns, persona.name)]
+    def said(completion_ids: list[Any], turns: list[Any], **_: Any) -> list[str]:
+        return [reply.text for reply in read(completion_ids, turns)]
 
     settled = [persona.model_dump(), params.words.model_dump(), params.guards.model_dump()]
     settings = GrpoSettings(**params.model_dump(include=set(GrpoSettings.__dataclass_fields__)), **params.sampling.model_dump())

@@ -1,6 +1,7 @@
 """Rewards as TRL calls them: plain functions of completions and of the columns of their rows, one value a completion.
 
-Every function reads the reply that the pipeline would keep: the completion after `mascot.dialogue.checks`.
+Every function reads the reply that the pipeline would keep: the sampled tokens as the engines decode them (TRL's own text leaves out
+template tokens), after `mascot.dialogue.checks`.
 
     persona      what the persona's reward model says, standardised on its candidates (0 on average, deviation 1)
     format       1 for a reply that is whole and needs no mending, else 0
@@ -8,7 +9,8 @@ Every function reads the reply that the pipeline would keep: the completion afte
     relevance    closeness to the own context over other contexts: 0 as a reply to another context, 1 as a written reply (ours)
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,52 +23,60 @@ from mascot.personas import Persona
 from mascot.rewards.model import RewardModel
 
 Reward = Callable[..., list[float]]
+Read = Callable[[Sequence[Sequence[int]], Sequence[Any]], list[Reply]]
+"""Token ids of completions, and the rows of the dialogue that each answers, to checked replies."""
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 """Texts to unit vectors, [texts, dimension]."""
 
 
-def replies(completions: Sequence[Any], turns: Sequence[Any], name: str) -> list[Reply]:
-    """The checked replies of the speaker `name`: `completions` are message lists as TRL gives them, `turns` rows of each dialogue."""
-    return [
-        check_reply(completion[0]["content"], name, sorted({turn["speaker"] for turn in rows}))
-        for completion, rows in zip(completions, turns, strict=True)
-    ]
+def reader(tokenizer: Any, ends: Collection[int], name: str) -> Read:
+    """How a completion of the speaker `name` is read: its tokens up to one of `ends`, decoded and checked."""
+
+    def read(completion_ids: Sequence[Sequence[int]], turns: Sequence[Any]) -> list[Reply]:
+        said = []
+        for ids, rows in zip(completion_ids, turns, strict=True):
+            kept = list(itertools.takewhile(lambda token: token not in ends, ids))
+            text = str(tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+            said.append(check_reply(text, name, sorted({turn["speaker"] for turn in rows})))
+        return said
+
+    return read
 
 
-def persona_reward(model: RewardModel, name: str) -> Reward:
+def persona_reward(read: Read, model: RewardModel) -> Reward:
     """The standardised score of the persona's reward model; an empty reply, which it never saw, gets -3 or the worst beside it."""
 
-    def persona(completions: Sequence[Any], turns: Sequence[Any], **_: Any) -> list[float]:
-        said = [reply.text for reply in replies(completions, turns, name)]
+    def persona(completion_ids: Sequence[Sequence[int]], turns: Sequence[Any], **_: Any) -> list[float]:
+        said = [reply.text for reply in read(completion_ids, turns)]
         scores = model.score([(turns_from_rows(rows), text) for rows, text in zip(turns, said, strict=True)])
         return [score if text else min(-3.0, *scores) for score, text in zip(scores, said, strict=True)]
 
     return persona
 
 
-def format_reward(name: str, end: set[int]) -> Reward:
-    """1 for a reply that ended by itself (with a token of `end`), says something and needed no mending by the checks, else 0."""
+def format_reward(read: Read, ends: Collection[int]) -> Reward:
+    """1 for a reply that ended by itself (with one of the tokens `ends`), says something and needed no mending by the checks, else 0."""
 
-    def format(completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], turns: Sequence[Any], **_: Any) -> list[float]:
+    def format(completion_ids: Sequence[Sequence[int]], turns: Sequence[Any], **_: Any) -> list[float]:
         return [
-            float(bool(reply.text) and not reply.flags and bool(ids) and ids[-1] in end)
-            for reply, ids in zip(replies(completions, turns, name), completion_ids, strict=True)
+            float(bool(reply.text) and not reply.flags and ids[-1] in ends)
+            for reply, ids in zip(read(completion_ids, turns), completion_ids, strict=True)
         ]
 
     return format
 
 
-def conciseness_reward(name: str, low: int, high: int) -> Reward:
+def conciseness_reward(read: Read, low: int, high: int) -> Reward:
     """0 for a reply of `low` to `high` words; outside, minus the words too few as a share of `low`, or too many of `high`, at most 1."""
 
-    def conciseness(completions: Sequence[Any], turns: Sequence[Any], **_: Any) -> list[float]:
-        lengths = [len(reply.text.split()) for reply in replies(completions, turns, name)]
+    def conciseness(completion_ids: Sequence[Sequence[int]], turns: Sequence[Any], **_: Any) -> list[float]:
+        lengths = [len(reply.text.split()) for reply in read(completion_ids, turns)]
         return [-min(1.0, max((low - length) / max(low, 1), (length - high) / high, 0.0)) for length in lengths]
 
     return conciseness
 
 
-def relevance_reward(persona: Persona, encode: Encode, pool: Sequence[tuple[Turn, ...]]) -> Reward:
+def relevance_reward(read: Read, persona: Persona, encode: Encode, pool: Sequence[tuple[Turn, ...]]) -> Reward:
     """How much closer (cosine) a reply is to its own context than, on average, to the other contexts of `pool`.
 
     The scale comes from the persona's written replies: 0 is their median closeness to each other's contexts, 1 to their own.
@@ -86,8 +96,8 @@ def relevance_reward(persona: Persona, encode: Encode, pool: Sequence[tuple[Turn
     low = float(np.median(closeness(written, [*contexts[1:], contexts[0]])))
     high = float(np.median(closeness(written, contexts)))
 
-    def relevance(completions: Sequence[Any], turns: Sequence[Any], **_: Any) -> list[float]:
-        said = [reply.text for reply in replies(completions, turns, persona.name)]
+    def relevance(completion_ids: Sequence[Sequence[int]], turns: Sequence[Any], **_: Any) -> list[float]:
+        said = [reply.text for reply in read(completion_ids, turns)]
         values = closeness(said, [_spoken(turns_from_rows(rows)) for rows in turns])
         return ((values - low) / max(high - low, 1e-6)).tolist()
 
