@@ -81,6 +81,13 @@ def test_batches_hold_no_more_sequences_than_asked(engine: TransformersEngine, r
     assert [sum(one.n for one in batch) for batch in batches] == [16, 8]
 
 
+def test_systems_with_different_adapters_get_the_same_draws(requests: list[Request], adapters: list[Adapter]) -> None:
+    """Else their differences would hold the luck of the draw. What the journal keeps them under differs."""
+    one, other = (replace(requests[0], adapter=adapter) for adapter in (None, adapters[0]))
+    assert one.draw() == other.draw() and one.determinants() != other.determinants()
+    assert replace(one, seed=one.seed + 1).draw() != one.draw()
+
+
 def test_adapters_leave_no_trace(engine: TransformersEngine, requests: list[Request], adapters: list[Adapter]) -> None:
     """Bare, anchor, catalyst, anchor, bare again: the same adapter gives the same answers, and the bare model is bare again."""
     order: list[Adapter | None] = [None, adapters[0], adapters[1], adapters[0], None]

@@ -41,6 +41,8 @@ def test_every_speaker_has_candidates_judgments_and_pairs(smoke: Workspace) -> N
         candidates = pl.read_parquet(smoke.root / f"data/candidates/{name}.parquet")
         judged = pl.read_parquet(smoke.root / f"data/judgments/{name}.parquet")
         assert candidates.height == sum(params["candidates"]["contexts"].values()) * params["candidates"]["k"]
+        from_policy = params["candidates"]["k"] - params["candidates"]["from_base"]
+        assert candidates.group_by("context_id", "policy").len().sort("policy")["len"].unique().sort().to_list() == [1, from_policy]
         assert candidates.select("context_id", "sample").equals(judged.select("context_id", "sample"))
         scores = judged.filter(pl.col("status") == "ok")["score"]
         assert scores.len() > 0 and scores.is_between(1, 5).all()
