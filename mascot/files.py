@@ -18,7 +18,18 @@ import polars as pl
 
 from mascot.errors import DataError, OutputError
 
-_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST}
+_WRITING = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+}
 
 
 def cache_folder() -> Path:
@@ -63,7 +74,8 @@ def _is_about_writing(error: Exception, path: Path) -> bool:
     """Whether the disk or its permissions are to blame; safetensors and polars have errors of their own for that."""
     if isinstance(error, OSError):
         here = error.filename is None or str(error.filename).startswith(str(path.parent)) or error.errno == errno.ENOTDIR
-        return here and error.errno in _WRITING
+        # polars raises them without a number.
+        return here and (error.errno in _WRITING or error.errno is None)
     return type(error).__name__ in ("SafetensorError", "ComputeError")
 
 

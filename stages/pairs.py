@@ -7,6 +7,7 @@ As in the paper: up to K (K - 1) / 2 pairs a context, kept where the mean scores
 
 from pydantic import Field
 
+from mascot.errors import DataError
 from mascot.files import read_parquet, write_json, write_parquet
 from mascot.pairs import COLUMNS, preference_pairs
 from mascot.params import Speaker, read_section
@@ -22,7 +23,10 @@ class Params(Strict):
 def run(instance: str) -> None:
     params = read_section(Params, "pairs")
     speaker = read_section(Speaker, "speakers", instance)
-    judged = read_parquet(speaker.artifact("data/judgments", ".parquet"), f"judgments@{instance}", COLUMNS)
+    path = speaker.artifact("data/judgments", ".parquet")
+    judged = read_parquet(path, f"judgments@{instance}", COLUMNS)
+    if judged.is_empty():
+        raise DataError(f"{path}: there are no judgments. Run `dvc repro judgments@{instance}`, and see its metrics.")
     pairs, metrics = preference_pairs(judged, params.margin)
     write_parquet(pairs, speaker.artifact("data/pairs", ".parquet"))
     write_json(metrics, speaker.artifact("metrics/pairs", ".json"))

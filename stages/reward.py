@@ -35,7 +35,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str
+    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     base: Literal["encoder", "reward"]
     lora: Lora | None
     epochs: int = Field(ge=1)

@@ -26,7 +26,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str
+    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     examples: int = Field(ge=1)
     validation: int = Field(ge=1)
     epochs: int = Field(ge=1)

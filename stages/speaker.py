@@ -60,7 +60,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str
+    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     init: Literal["sft", "base"]
     lora: Lora
     contexts: int = Field(ge=1)

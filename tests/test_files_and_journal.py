@@ -98,6 +98,20 @@ def test_a_folder_that_cannot_be_made_is_an_output_error(tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder that refuses root too")
+@pytest.mark.parametrize("write", [lambda path: write_json({}, path), lambda path: write_parquet(pl.DataFrame({"a": [1]}), path)])
+def test_a_folder_that_refuses_everybody_is_an_output_error(write):
+    """polars raises its own PermissionError, without a number."""
+    with pytest.raises(OutputError, match=r"/sys/kernel/mascot\.out: cannot be written"):
+        write(Path("/sys/kernel/mascot.out"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_an_output_error(tmp_path):
+    (tmp_path / "a.parquet").mkdir()
+    with pytest.raises(OutputError, match=r"a\.parquet: cannot be written"):
+        write_parquet(pl.DataFrame({"a": [1]}), tmp_path / "a.parquet")
+
+
 def test_a_read_only_folder_is_an_output_error(tmp_path):
     folder = tmp_path / "locked"
     folder.mkdir()

@@ -96,7 +96,7 @@ def test_eight_equal_texts_give_no_pair():
     persona = Persona(name="Anchor", role="r", voice="v", exemplars=lines, counter_exemplars=lines, replies=replies)
     context = Context("c", "support", "train", "sad", "none", (Turn("person", "Hello."),))
     texts = ["Same words.", "same words", "Anchor: Same words!", *["Same words."] * 5]
-    candidates = _candidates(context, persona, [Completion(text, "stop") for text in texts])
+    candidates = _candidates(context, persona, [("sft", Completion(text, "stop")) for text in texts])
     assert [one["status"] for one in candidates] == ["ok", *["duplicate"] * 7]
     scored = [{key: one[key] for key in COLUMNS if key != "score"} | {"score": 1.0 + number / 2} for number, one in enumerate(candidates)]
     pairs, counts = preference_pairs(frame(scored), 0.5)

@@ -269,3 +269,12 @@ def test_no_room_for_the_output_is_an_error_and_leaves_nothing(smoke_copy: Works
     assert done.returncode == 1 and "cannot be" in done.stderr and "Traceback" not in done.stderr
     assert not (smoke_copy.root / CANDIDATES).exists()
     assert not list((smoke_copy.root / CANDIDATES).parent.glob(".*.partial"))
+
+
+def test_an_empty_table_of_judgments_stops_pairs(smoke_copy: Workspace) -> None:
+    path = smoke_copy.root / JUDGMENTS
+    empty = pl.read_parquet(path).clear()
+    path.unlink()
+    empty.write_parquet(path)
+    done = smoke_copy.stage("pairs", "support-anchor", check=False)
+    assert done.returncode == 1 and f"{JUDGMENTS}: there are no judgments" in done.stderr and "Traceback" not in done.stderr

@@ -202,6 +202,7 @@ def rename_speaker(key: str, other: str, **fields: str):
         (set_key("speaker", "words", "low", to=99), ["speaker.words", "`low` 99 is above `high`"]),
         (set_key("speaker", "weights", "persna", to=1.0), ["speaker.weights.persna", "did you mean `persona`?"]),
         (set_key("speaker", "group", to=1), ["speaker.group"]),
+        (set_key("reward", "launch", to="../one"), ["reward.launch", "../one"]),
         (set_key("speakers", "support-anchor", "reward", to="critic"), ["`speakers.support-anchor.reward`", "no `support-critic`"]),
         (set_key("reward", "base", to="reward"), ["`base.reward` is missing"]),
         (set_key("alignment", "contexts", to={"train": 3}), ["alignment.contexts.train"]),
