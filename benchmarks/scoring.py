@@ -60,7 +60,7 @@ def main() -> None:
         results[name] = path()
         seconds[name] = time.perf_counter() - start
     apart = max(abs(one - other) for one, other in zip(results["ours"], results["bare"], strict=True))
-    print(print(f"{len(dialogues)} replies, {SEQUENCES_A_PASS} a batch; scores differ by {apart:.1e} at most\n"))
+    print(f"{len(dialogues)} replies, {SEQUENCES_A_PASS} a batch; scores differ by {apart:.1e} at most\n")
     for name, taken in seconds.items():
         print(f"{name:28}{taken:>8.1f} s{len(dialogues) / taken:>10.1f} replies/s")
     print(f"\nours / bare (target >= {TARGET}){seconds['bare'] / seconds['ours']:>10.2f}")
