@@ -14,7 +14,7 @@ _SPECIAL = re.compile(
     r"<\|[^<>|]*\|>"  # ChatML, Llama 3, Phi
     r"|</?(?:s|think|bos|eos|pad|unk)>"
     r"|<(?:start|end)_of_turn>"
-    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|CLS|SEP|PAD|MASK|UNK)\]"
     r"|<</?SYS>>"
     r"|<(?:repo_name|reponame|file_sep|filename|gh_stars|issue_start|issue_comment|issue_closed|jupyter_start|jupyter_text"
     r"|jupyter_code|jupyter_output|jupyter_script|empty_output)>",
