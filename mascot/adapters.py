@@ -1,7 +1,7 @@
 """LoRA adapters on disk: a folder with the weights, PEFT's configuration, and a manifest that says which base they belong to."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,4 +49,9 @@ def save_adapter(model: Any, folder: Path, base: Base) -> None:
     config.base_model_name_or_path, config.revision = (base.name, base.revision) if base.revision else (base.reference, None)
     model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
-    write_json({"base_reference": base.reference, "base_identity": base.identity}, folder / MANIFEST)
+    write_manifest(folder, base)
+
+
+def write_manifest(folder: Path, base: Base) -> None:
+    """Say in `folder`, which holds an adapter, that it was trained on `base`."""
+    write_json(asdict(AdapterManifest(base.reference, base.identity)), folder / MANIFEST)

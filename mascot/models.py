@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mascot.device import device, precision
+from mascot.dialogue.types import Message
 from mascot.errors import ModelError
 from mascot.references import Base, loading
 
@@ -20,6 +21,12 @@ def load_tokenizer(base: Base) -> PreTrainedTokenizerBase:
             f"{base.reference}: its padding token must be there and differ from its end token; set `pad_token` in the model's tokenizer."
         )
     return tokenizer
+
+
+def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """The token ids of a chat under the model's template, without thinking, up to where the answer begins."""
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def load_encoder(base: Base) -> Callable[[Sequence[str]], NDArray[Any]]:

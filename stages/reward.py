@@ -15,7 +15,7 @@ from pydantic import Field
 from mascot.dialogue.types import TURNS_DTYPE, turns_from_rows
 from mascot.files import read_parquet, write_json
 from mascot.params import Speaker, read_section
-from mascot.training.launch import launched
+from mascot.training.launch import LaunchName, launched
 from mascot.training.lora import Lora
 from mascot.yamlfiles import Strict
 
@@ -35,7 +35,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
+    launch: LaunchName
     base: Literal["encoder", "reward"]
     lora: Lora | None
     epochs: int = Field(ge=1)

@@ -15,7 +15,7 @@ from mascot.errors import ConfigurationError
 from mascot.files import write_json
 from mascot.params import Speaker, read_section
 from mascot.personas import load_persona
-from mascot.training.launch import launched
+from mascot.training.launch import LaunchName, launched
 from mascot.training.lora import Lora
 from mascot.yamlfiles import Strict
 
@@ -26,7 +26,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
+    launch: LaunchName
     examples: int = Field(ge=1)
     validation: int = Field(ge=1)
     epochs: int = Field(ge=1)

@@ -20,7 +20,7 @@ from mascot.errors import DataError
 from mascot.files import content_hash, read_parquet, write_json
 from mascot.params import SamplingParams, Speaker, read_section
 from mascot.personas import load_persona
-from mascot.training.launch import launched
+from mascot.training.launch import LaunchName, launched
 from mascot.training.lora import Lora
 from mascot.yamlfiles import Strict
 
@@ -60,7 +60,7 @@ class Params(Strict):
     `launch` names a file in `launch/`: the processes to train in.
     """
 
-    launch: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
+    launch: LaunchName
     init: Literal["sft", "base"]
     lora: Lora
     contexts: int = Field(ge=1)

@@ -18,7 +18,7 @@ from mascot.device import precision
 from mascot.engines.types import Adapter, Batch, Completion, Request
 from mascot.errors import DataError
 from mascot.files import content_hash
-from mascot.models import load_language_model, load_tokenizer, load_window
+from mascot.models import load_language_model, load_tokenizer, load_window, prompt_ids
 from mascot.references import load_base
 
 VERSION = 2
@@ -54,9 +54,7 @@ class TransformersEngine:
 
     def prompt_ids(self, request: Request) -> list[int]:
         """The token ids of a request's messages under the model's chat template, up to where the answer begins."""
-        tokenizer: Any = self.tokenizer
-        text = tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
+        return prompt_ids(self.tokenizer, request.messages)
 
     def plan(self, requests: Sequence[Request]) -> list[Batch]:
         """Batches of like requests (adapter, sampling, constraint), of like prompt length, of at most `batch_size` sequences."""

@@ -19,12 +19,12 @@ from transformers import AutoModelForCausalLM, set_seed
 from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
-from mascot.adapters import MANIFEST, adapter_hash, save_adapter
+from mascot.adapters import adapter_hash, save_adapter, write_manifest
 from mascot.device import precision
 from mascot.dialogue.types import Message, Turn, turns_to_rows
 from mascot.errors import ConfigurationError, DataError, ModelError
-from mascot.files import cache_folder, content_hash, file_hash, write_json, writing
-from mascot.models import load_tokenizer
+from mascot.files import cache_folder, content_hash, file_hash, writing
+from mascot.models import load_tokenizer, prompt_ids
 from mascot.progress import progress
 from mascot.references import Base, loading
 from mascot.training.curves import ShowProgress, write_curves
@@ -180,7 +180,7 @@ def _keep_good(folder: Path, suspect: int, base: Base) -> str:
             shutil.rmtree(checkpoint, ignore_errors=True)
     if good is None:
         return "No adapter had been kept yet."
-    write_json({"base_reference": base.reference, "base_identity": base.identity}, good / MANIFEST)
+    write_manifest(good, base)
     return f"The last good adapter is in {good}."
 
 
@@ -239,8 +239,7 @@ def _arguments(settings: GrpoSettings, weights: list[float], checkpoints: Path) 
 
 def _check_lengths(prompts: Sequence[Prompt], tokenizer: Any, window: int, settings: GrpoSettings, base: Base) -> None:
     for prompt in prompts:
-        text = tokenizer.apply_chat_template(list(prompt.messages), tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        length = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        length = len(prompt_ids(tokenizer, prompt.messages))
         if length + settings.max_tokens > window:
             raise DataError(
                 f"context {prompt.context_id}: the prompt has {length} tokens and the reply may have {settings.max_tokens}, but the window "

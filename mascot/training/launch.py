@@ -4,11 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 from mascot.errors import ConfigurationError, ModelError
 from mascot.yamlfiles import read_yaml
 
 FOLDER = Path("launch")
+
+LaunchName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+"""The name of a file in `launch/`, as params give it."""
 
 
 def launched(name: str, stage: str, instance: str) -> bool:
